@@ -1,0 +1,1 @@
+"""fastload: training-data loading for PyTorch and its neighbours."""

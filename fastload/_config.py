@@ -1,0 +1,33 @@
+"""The only reader of the environment, and the only logger.
+
+| variable | values | meaning |
+|---|---|---|
+| ``FASTLOAD_BACKEND`` | ``auto`` (default), ``native``, ``python`` | which engine and readers to use |
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+
+from fastload.errors import UsageError
+
+logger = logging.getLogger("fastload")
+
+BACKENDS = ("auto", "native", "python")
+
+
+def backend_choice() -> str:
+    """Return what ``FASTLOAD_BACKEND`` asks for: ``"auto"``, ``"native"`` or ``"python"``.
+
+    Raises UsageError for any other value.
+
+    >>> backend_choice() in BACKENDS
+    True
+    """
+    value = os.environ.get("FASTLOAD_BACKEND", "auto")
+    if value not in BACKENDS:
+        raise UsageError(
+            f"FASTLOAD_BACKEND is {value!r}", hint=f"set it to one of {', '.join(BACKENDS)}, or unset it"
+        )
+    return value

@@ -1,0 +1,116 @@
+"""What an engine is asked to do: a plan (what each field becomes), and batches of indices (which records)."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from fastload.format import SplitReader
+from fastload.schema import Field
+from fastload.transforms import Operation
+
+Int64Array = npt.NDArray[np.int64]
+
+
+@dataclasses.dataclass(frozen=True)
+class FieldPlan:
+    """What one output field of a batch is made of.
+
+    ``operations`` are applied in order, each drawing with (seed, epoch, position, ``group``, its index in
+    ``operations``). ``ragged`` is ``"list"``, ``"pad"`` or ``"jagged"`` for Ragged fields.
+    """
+
+    name: str
+    field: Field
+    operations: tuple[Operation, ...] = ()
+    group: int = 0
+    ragged: str = "list"
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """Everything an engine needs except which records: sources (all of one schema) and fields."""
+
+    sources: tuple[SplitReader, ...]
+    fields: tuple[FieldPlan, ...]
+    seed: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class BatchIndices:
+    """One batch to make: three int64 arrays of one length, and the epoch.
+
+    ``positions`` number the samples in the epoch's global order and key their random draws; ``sources``
+    index Plan.sources; ``records`` index the source's records.
+    """
+
+    positions: Int64Array
+    sources: Int64Array
+    records: Int64Array
+    epoch: int = 0
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+
+@dataclasses.dataclass(frozen=True)
+class Jagged:
+    """A ragged field of a batch as one array: sample i is ``values[offsets[i]:offsets[i + 1]]``."""
+
+    values: npt.NDArray[Any]
+    offsets: Int64Array
+
+
+BatchValue = npt.NDArray[Any] | Jagged | list[Any]
+"""A field of a batch as engines deliver it.
+
+- column fields and images: one array, batch first (bfloat16 as uint16 holding the bits);
+- Ragged: a list of arrays (views of one buffer), an array padded with zeros, or a Jagged;
+- Bytes, Audio, Video: list of bytes; Str: of str; StrList: of list of str; Json: of values;
+- any nullable field: a list of such samples, None where null.
+"""
+
+Allocate = Callable[[str, int], int | None]
+"""Called by an engine as (field name, bytes) for each array of a known size: returns the address of memory
+that the caller keeps alive (pinned memory), or None for the engine's own."""
+
+
+class Engine(Protocol):
+    """Turns batches of indices into batches, in the order submitted. Not thread-safe; one owner."""
+
+    name: str
+
+    def submit(self, indices: BatchIndices, allocate: Allocate | None = None) -> None:
+        """Queue a batch. Never blocks; the caller bounds how many are in flight."""
+
+    def next(self) -> Mapping[str, BatchValue]:
+        """Wait for the oldest batch in flight and return its fields in plan order.
+
+        Raises what went wrong with it, naming the record. Raises EngineError if none is in flight.
+        """
+
+    def stats(self) -> Mapping[str, Any]:
+        """Counters since the engine was made: bytes read, samples, seconds in each stage, waits."""
+
+    def close(self) -> None:
+        """Stop and join every thread, dropping what is in flight. May be called twice."""
+
+
+class EngineFactory(Protocol):
+    """How engines are made; ``num_workers=0`` works in the thread that calls ``next``."""
+
+    def __call__(self, plan: Plan, num_workers: int, byte_budget: int | None = None) -> Engine: ...
+
+
+def indices_of(records: Sequence[int] | Int64Array, *, epoch: int = 0) -> BatchIndices:
+    """Return indices of records of source 0, each at the position equal to its number.
+
+    >>> len(indices_of([3, 1]))
+    2
+    """
+    array = np.asarray(records, dtype=np.int64)
+    return BatchIndices(array, np.zeros_like(array), array, epoch)

@@ -1,0 +1,12 @@
+// What the binding files share: one function a concept, called by module.cpp.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace fastload::bindings {
+
+namespace nb = nanobind;
+
+void bind_errors(nb::module_& module);
+
+}  // namespace fastload::bindings

@@ -1,0 +1,13 @@
+// CRC-32C (Castagnoli), as docs/format.md defines it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace fastload {
+
+// Continues `crc` (0 at the beginning) over `data`. Uses the CPU's instruction where it has one.
+std::uint32_t crc32c(std::span<const std::byte> data, std::uint32_t crc = 0);
+
+}  // namespace fastload
