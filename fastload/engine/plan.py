@@ -87,10 +87,12 @@ class Engine(Protocol):
     def submit(self, indices: BatchIndices, allocate: Allocate | None = None) -> None:
         """Queue a batch. Never blocks; the caller bounds how many are in flight."""
 
-    def next(self) -> Mapping[str, BatchValue]:
+    def next(self, timeout: float = 0) -> Mapping[str, BatchValue]:
         """Wait for the oldest batch in flight and return its fields in plan order.
 
-        Raises what went wrong with it, naming the record. Raises EngineError if none is in flight.
+        Raises what went wrong with it, naming the record. Raises EngineError if none is in flight, or if
+        ``timeout`` (seconds, 0: no limit) passes first; the batch then stays in flight. Without workers
+        the work is done here and the timeout does not apply.
         """
 
     def stats(self) -> Mapping[str, Any]:
