@@ -2,8 +2,10 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <optional>
 #include <span>
@@ -42,6 +44,26 @@ struct ShardExpectation {
 
 using Bytes = std::span<const std::byte>;
 
+// A column as it lies in memory, so that records are copied without a call for each. Valid as long as its shard.
+struct ColumnView {
+  const std::byte* data = nullptr;  // null: ask Shard::item for every record (Verify::always, no mapping)
+  std::uint64_t item_bytes = 0;
+  std::uint32_t block_shift = 16;  // log2 of the bytes of a block
+  // Bit b % 64 of word b / 64 is set once block b is verified; null where nothing is to be verified.
+  const std::atomic<std::uint64_t>* verified = nullptr;
+
+  // Whether `data + record * item_bytes` may be used; where it may not, Shard::item verifies it first.
+  bool ready(std::uint64_t record) const {
+    if (verified == nullptr) return true;
+    const std::uint64_t begin = record * item_bytes;
+    const std::uint64_t last = (begin + (item_bytes == 0 ? 0 : item_bytes - 1)) >> block_shift;
+    for (std::uint64_t block = begin >> block_shift; block <= last; ++block) {
+      if ((verified[block >> 6].load(std::memory_order_acquire) >> (block & 63) & 1) == 0) return false;
+    }
+    return true;
+  }
+};
+
 class Shard {
  public:
   // Maps and checks everything but values and blocks. `expected` empty: trust the shard alone (repair).
@@ -61,6 +83,17 @@ class Shard {
   virtual std::uint64_t value_bytes(std::uint32_t field, std::uint64_t record) = 0;
   // The value after decompression: the mapping itself for raw, else `scratch`, which it may grow.
   virtual Bytes value(std::uint32_t field, std::uint64_t record, std::vector<std::byte>& scratch) = 0;
+  // Writes the value into `output`, which has value_bytes() bytes: zstd decompresses straight into it.
+  virtual void value_into(std::uint32_t field, std::uint64_t record, std::span<std::byte> output) {
+    std::vector<std::byte> scratch;
+    const Bytes bytes = value(field, record, scratch);
+    if (bytes.size() != output.size()) throw Error(ErrorKind::corruption, "a value's length changed while it was read");
+    if (!bytes.empty()) std::memcpy(output.data(), bytes.data(), bytes.size());
+  }
+  // The column for bulk copies; a view without data where there is none.
+  virtual ColumnView column(std::uint32_t) { return {}; }
+  // The file, for messages.
+  virtual std::string path() const { return {}; }
   // Hints the kernel that the record will be read soon.
   virtual void will_need(std::uint64_t record, std::span<const std::uint32_t> fields) = 0;
 };
