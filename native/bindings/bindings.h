@@ -8,5 +8,7 @@ namespace fastload::bindings {
 namespace nb = nanobind;
 
 void bind_errors(nb::module_& module);
+void bind_crc32c(nb::module_& module);
+void bind_sampling(nb::module_& module);
 
 }  // namespace fastload::bindings

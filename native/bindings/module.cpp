@@ -4,4 +4,6 @@ NB_MODULE(_core, module) {
   using namespace fastload::bindings;
   module.doc() = "fastload's compiled core; imported only by fastload/_backend.py.";
   bind_errors(module);
+  bind_crc32c(module);
+  bind_sampling(module);
 }
