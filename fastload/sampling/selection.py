@@ -1,0 +1,164 @@
+"""A sequence of records out of one or more sources, as views of datasets are made of."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Selection"]
+
+Int64Array = npt.NDArray[np.int64]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Piece:
+    """Entries ``start``, ``start + step``, … (``count`` of them).
+
+    Entries are records of ``source``, or, if ``source`` is -1, places in the selection's list of picks.
+    """
+
+    source: int
+    start: int
+    step: int
+    count: int
+
+    def cut(self, first: int, step: int, count: int) -> _Piece:
+        return _Piece(self.source, self.start + self.step * first, self.step * step, count)
+
+
+_LISTED = -1
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Selection:
+    """A sequence of (source, record) pairs: ranges stay ranges, lists become arrays.
+
+    It slices, takes and concatenates as Python lists do, without copying what is behind it. Its memory is
+    a few numbers for each contiguous piece, and 12 bytes for each entry picked by a list.
+
+    >>> whole = Selection.whole(10)
+    >>> (whole[2:8:2] + whole.take(np.array([9, 9])))[::-1].records().tolist()
+    [9, 9, 6, 4, 2]
+    """
+
+    pieces: tuple[_Piece, ...]
+    picked_sources: npt.NDArray[np.int32]
+    picked_records: Int64Array
+    _offsets: Int64Array = dataclasses.field(init=False, repr=False)
+    _table: Int64Array = dataclasses.field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        pieces = tuple(piece for piece in self.pieces if piece.count)
+        object.__setattr__(self, "pieces", pieces)
+        counts = np.array([piece.count for piece in pieces], dtype=np.int64)
+        object.__setattr__(self, "_offsets", np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)]))
+        table = np.array([(p.source, p.start, p.step) for p in pieces], dtype=np.int64).reshape(-1, 3)
+        object.__setattr__(self, "_table", table)
+
+    @classmethod
+    def whole(cls, count: int, source: int = 0) -> Selection:
+        """Return all ``count`` records of a source, in order."""
+        return cls((_Piece(source, 0, 1, count),), np.empty(0, np.int32), np.empty(0, np.int64))
+
+    def __len__(self) -> int:
+        return int(self._offsets[-1])
+
+    def locate(self, indices: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """Return (sources, records) of the entries at ``indices``, each in [0, len): two int64 arrays."""
+        if len(self.pieces) == 1:
+            piece = self.pieces[0]
+            entries = indices if (piece.start, piece.step) == (0, 1) else piece.start + piece.step * indices
+            if piece.source == _LISTED:
+                return self.picked_sources[entries].astype(np.int64), self.picked_records[entries]
+            return np.full(len(indices), piece.source, dtype=np.int64), entries
+        if not len(indices):
+            return np.empty(0, np.int64), np.empty(0, np.int64)
+        numbers = np.searchsorted(self._offsets, indices, side="right") - 1
+        sources, starts, steps = self._table[numbers].T
+        entries = starts + steps * (indices - self._offsets[numbers])
+        sources = np.ascontiguousarray(sources)
+        listed = sources == _LISTED
+        if listed.any():
+            picks = entries[listed]
+            sources[listed] = self.picked_sources[picks]
+            entries[listed] = self.picked_records[picks]
+        return sources, entries
+
+    def records(self) -> Int64Array:
+        """Return the records of all entries, without their sources, as an int64 array."""
+        return self.locate(np.arange(len(self), dtype=np.int64))[1]
+
+    def __getitem__(self, key: slice) -> Selection:
+        wanted = range(*key.indices(len(self)))
+        if not wanted:
+            return dataclasses.replace(self, pieces=())
+        ascending = wanted if wanted.step > 0 else wanted[::-1]
+        pieces = []
+        for number, piece in enumerate(self.pieces):
+            low, high = int(self._offsets[number]), int(self._offsets[number + 1])
+            first = ascending.start + max(0, -(-(low - ascending.start) // ascending.step)) * ascending.step
+            count = len(range(first, min(high, ascending.stop), ascending.step))
+            pieces.append(piece.cut(first - low, ascending.step, count))
+        if wanted.step < 0:
+            pieces = [p.cut(p.count - 1, -1, p.count) for p in reversed(pieces)]
+        return dataclasses.replace(self, pieces=tuple(pieces))
+
+    def normalise(self, indices: Sequence[int] | npt.ArrayLike) -> Int64Array:
+        """Return user-given indices (negative ones count from the end) as int64 in [0, len).
+
+        Raises IndexError for one out of range, TypeError for what is no list of integers.
+        """
+        array = np.asarray(indices)
+        if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+            raise TypeError(
+                f"indices must be a list of integers, not {array.dtype} of {array.ndim} dimensions"
+            )
+        array = array.astype(np.int64, copy=False)
+        count = len(self)
+        if len(array) and (int(array.min()) < 0 or int(array.max()) >= count):
+            outside = (array < -count) | (array >= count)
+            if outside.any():
+                wrong = int(array[outside][0])
+                raise IndexError(f"index {wrong} is out of range: the dataset has {count:,} records")
+            array = np.where(array < 0, array + count, array)
+        return array
+
+    def take(self, indices: Int64Array) -> Selection:
+        """Return the entries at ``indices``, in that order; each in [0, len)."""
+        sources, records = self.locate(indices)
+        piece = _Piece(_LISTED, 0, 1, len(records))
+        # The caller may change its list later; what was selected must not change with it.
+        return Selection((piece,), sources.astype(np.int32), np.array(records))
+
+    def __add__(self, other: Selection) -> Selection:
+        if not isinstance(other, Selection):
+            return NotImplemented
+        shift = len(self.picked_records)
+        moved = tuple(
+            dataclasses.replace(piece, start=piece.start + shift) if piece.source == _LISTED else piece
+            for piece in other.pieces
+        )
+        return Selection(
+            self.pieces + moved,
+            np.concatenate([self.picked_sources, other.picked_sources]),
+            np.concatenate([self.picked_records, other.picked_records]),
+        )
+
+    def renumbered(self, numbers: Sequence[int]) -> Selection:
+        """Return the selection with source s called ``numbers[s]``."""
+        pieces = tuple(
+            piece if piece.source == _LISTED else dataclasses.replace(piece, source=numbers[piece.source])
+            for piece in self.pieces
+        )
+        return Selection(pieces, np.asarray(numbers, np.int32)[self.picked_sources], self.picked_records)
+
+    def digest(self) -> bytes:
+        """Return 16 bytes that name the sequence as it is stored: equal for selections made the same way."""
+        sha = hashlib.sha256(repr(self.pieces).encode())
+        sha.update(np.ascontiguousarray(self.picked_sources, "<i4").tobytes())
+        sha.update(np.ascontiguousarray(self.picked_records, "<i8").tobytes())
+        return sha.digest()[:16]

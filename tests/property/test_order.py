@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fastload.sampling import EpochOrder, Selection
+from fastload.sampling.permutation import _permute_numpy, permute
+
+counts = st.integers(0, 3000)
+seeds = st.integers(0, 2**64 - 1)
+epochs = st.integers(0, 2**32 - 1)
+
+
+@given(counts, seeds, epochs, st.integers(1, 500), st.booleans())
+def test_every_record_once_an_epoch(
+    count: int, seed: int, epoch: int, batch_size: int, shuffle: bool
+) -> None:
+    order = EpochOrder(Selection.whole(count), seed, epoch, shuffle)
+    batches = list(order.batches(batch_size))
+    assert all(len(batch.records) == batch_size for batch in batches[:-1])
+    got = [record for batch in batches for record in batch.records.tolist()]
+    assert sorted(got) == list(range(count))
+
+
+@given(st.integers(1, 2**62), seeds, epochs, st.data())
+def test_permutation_is_one_function(count: int, seed: int, epoch: int, data: st.DataObject) -> None:
+    positions = data.draw(st.lists(st.integers(0, count - 1), max_size=20, unique=True))
+    result = permute(positions, count, seed, epoch)
+    assert np.array_equal(result, _permute_numpy(np.array(positions, np.int64), count, seed, epoch))
+    assert len(set(result.tolist())) == len(positions)
+    assert all(0 <= record < count for record in result.tolist())
+
+
+@given(st.integers(1, 300), seeds, st.integers(1, 12), st.integers(1, 6))
+def test_global_batches_do_not_depend_on_the_world(count: int, seed: int, per_rank: int, world: int) -> None:
+    whole = Selection.whole(count)
+    shares = [
+        list(EpochOrder(whole, seed, shuffle=True, rank=rank, world=world).batches(per_rank))
+        for rank in range(world)
+    ]
+    alone = list(EpochOrder(whole, seed, shuffle=True).batches(per_rank * world))
+    assert len(alone) == len(shares[0])
+    for number, batch in enumerate(alone):
+        together = np.stack([share[number].records for share in shares], axis=1).ravel()
+        # The last global batch is filled up with pads, which come behind all others.
+        assert np.array_equal(together[: len(batch.records)], batch.records)
+
+
+@st.composite
+def views(draw: st.DrawFn) -> tuple[Selection, list[tuple[int, int]]]:
+    """A selection and the same as a Python list, made by the same steps."""
+    count = draw(st.integers(0, 12))
+    source = draw(st.integers(0, 2))
+    selection, model = Selection.whole(count, source), [(source, record) for record in range(count)]
+    for _ in range(draw(st.integers(0, 4))):
+        kind = draw(st.sampled_from(["slice", "take", "add"]))
+        if kind == "slice":
+            key = draw(st.slices(len(model)))
+            selection, model = selection[key], model[key]
+        elif kind == "take" and model:
+            indices = draw(st.lists(st.integers(-len(model), len(model) - 1), max_size=8))
+            selection = selection.take(selection.normalise(indices))
+            model = [model[i] for i in indices]
+        elif kind == "add":
+            selection, model = selection + selection[::2], model + model[::2]
+    return selection, model
+
+
+@given(views(), views())
+def test_views_compose_as_lists_do(
+    one: tuple[Selection, list[tuple[int, int]]], two: tuple[Selection, list[tuple[int, int]]]
+) -> None:
+    selection, model = one[0] + two[0], one[1] + two[1]
+    sources, records = selection.locate(np.arange(len(selection), dtype=np.int64))
+    assert list(zip(sources.tolist(), records.tolist(), strict=True)) == model
