@@ -1,0 +1,44 @@
+"""What happens to a record: declarative operations, each with a reference in NumPy and Pillow.
+
+>>> from fastload import transforms as T
+>>> T.output_spec([T.RandomResizedCrop(224), T.ToDtype("float16", scale=True)])
+OutputSpec(dtype='float16', layout='NCHW', fixed_size=(224, 224))
+"""
+
+from __future__ import annotations
+
+from fastload.transforms.call import Call
+from fastload.transforms.decode import decode_image
+from fastload.transforms.operations import (
+    CenterCrop,
+    Layout,
+    Normalize,
+    Operation,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    Resize,
+    ToDtype,
+)
+from fastload.transforms.program import OutputSpec, apply_program, native_specs, output_spec
+from fastload.transforms.random import Draws, SampleKey
+from fastload.transforms.torchvision import from_torchvision
+
+__all__ = [
+    "Call",
+    "CenterCrop",
+    "Draws",
+    "Layout",
+    "Normalize",
+    "Operation",
+    "OutputSpec",
+    "RandomHorizontalFlip",
+    "RandomResizedCrop",
+    "Resize",
+    "SampleKey",
+    "ToDtype",
+    "apply_program",
+    "decode_image",
+    "from_torchvision",
+    "native_specs",
+    "output_spec",
+]
