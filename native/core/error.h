@@ -23,10 +23,10 @@ enum class ErrorKind {
 
 // Where an error occurred; empty strings and -1 where a part does not apply.
 struct Where {
-  std::string path;
-  std::string shard;
+  std::string path{};
+  std::string shard{};
   std::int64_t record = -1;
-  std::string field;
+  std::string field{};
   std::int64_t offset = -1;
 };
 
