@@ -1,0 +1,1 @@
+"""Measuring this loader on this machine, and photographs to measure it with."""

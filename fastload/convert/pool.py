@@ -1,0 +1,217 @@
+"""Tasks done by worker processes or threads: results in the tasks' order, one failure ends all."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import multiprocessing
+import multiprocessing.connection
+import os
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.connection import Connection
+from typing import Any, TypeVar
+
+from fastload.errors import EngineError, FastloadError
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+Report = Callable[[int], None]
+"""Called with how many more records are done."""
+
+REPORT_SECONDS = 0.1
+JOIN_SECONDS = 5.0
+
+
+class _Stopped(Exception):
+    """Another thread failed."""
+
+
+def usable_cpus() -> int:
+    """Return how many CPUs this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def run_tasks(
+    work: Callable[[Task, Report], Result],
+    tasks: Sequence[Task],
+    *,
+    workers: int,
+    processes: bool = True,
+    report: Report = lambda _: None,
+) -> list[Result]:
+    """Return ``[work(task, report) for task in tasks]``, done by up to ``workers`` at a time.
+
+    Workers are spawned processes (``work``, tasks and results are then pickled), or threads where
+    ``processes`` is False; with one worker or one task the work is done in the calling thread. The first
+    failure is raised after the others were stopped.
+    """
+    workers = min(workers, len(tasks))
+    if workers <= 1:
+        return [work(task, report) for task in tasks]
+    if processes:
+        return _run_in_processes(work, tasks, workers, report)
+    return _run_in_threads(work, tasks, workers, report)
+
+
+def _run_in_threads(
+    work: Callable[[Task, Report], Result], tasks: Sequence[Task], workers: int, report: Report
+) -> list[Result]:
+    stop = threading.Event()
+    lock = threading.Lock()
+
+    def locked_report(count: int) -> None:
+        if stop.is_set():
+            raise _Stopped
+        with lock:
+            report(count)
+
+    with concurrent.futures.ThreadPoolExecutor(workers) as executor:
+        futures = [executor.submit(work, task, locked_report) for task in tasks]
+        try:
+            for future in concurrent.futures.as_completed(futures):
+                future.result()
+            return [future.result() for future in futures]
+        except BaseException:
+            stop.set()
+            executor.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _run_in_processes(
+    work: Callable[[Task, Report], Result], tasks: Sequence[Task], workers: int, report: Report
+) -> list[Result]:
+    context = multiprocessing.get_context("spawn")
+    results: dict[int, Result] = {}
+    waiting = iter(enumerate(tasks))
+    processes: dict[Connection, Any] = {}
+    try:
+        with _interrupts_held_back():
+            for _ in range(workers):
+                ours, theirs = context.Pipe()
+                process = context.Process(target=_serve, args=(theirs, work), daemon=True)
+                process.start()
+                theirs.close()
+                processes[ours] = process
+        for connection in processes:
+            connection.send(next(waiting))
+        while len(results) < len(tasks):
+            for ready in multiprocessing.connection.wait(list(processes)):
+                assert isinstance(ready, Connection)
+                _handle(ready, processes[ready], waiting, results, report)
+        return [results[number] for number in range(len(tasks))]
+    finally:
+        _end(processes)
+
+
+def _handle(
+    connection: Connection,
+    process: Any,
+    waiting: Iterator[tuple[int, Any]],
+    results: dict[int, Any],
+    report: Report,
+) -> None:
+    try:
+        kind, value = connection.recv()
+    except (EOFError, OSError):
+        process.join(JOIN_SECONDS)
+        code = process.exitcode
+        died = (
+            f"was killed by signal {-code}"
+            if code is not None and code < 0
+            else f"ended with exit code {code}"
+        )
+        raise EngineError(
+            f"a worker process {died}", hint="if the machine ran out of memory, use fewer workers"
+        ) from None
+    if kind == "progress":
+        report(value)
+    elif kind == "failed":
+        raise value
+    else:
+        number, result = value
+        results[number] = result
+        following = next(waiting, None)
+        if following is not None:
+            connection.send(following)
+
+
+def _end(processes: dict[Connection, Any]) -> None:
+    for process in processes.values():
+        process.terminate()
+    deadline = time.monotonic() + JOIN_SECONDS
+    for connection, process in processes.items():
+        process.join(max(0.0, deadline - time.monotonic()))
+        if process.is_alive():
+            process.kill()
+            process.join()
+        connection.close()
+
+
+@contextlib.contextmanager
+def _interrupts_held_back() -> Iterator[None]:
+    """Hold Ctrl-C back while workers start: they inherit the mask, and so die quietly with their parent."""
+    if not hasattr(signal, "pthread_sigmask") or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _serve(connection: Connection, work: Callable[[Any, Report], Any]) -> None:
+    """Do tasks until the parent goes away. The body of a worker process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        while True:
+            number, task = connection.recv()
+            reporter = _Reporter(connection)
+            try:
+                result = work(task, reporter)
+            except FastloadError as error:
+                connection.send(("failed", error))
+                return
+            except Exception as error:
+                connection.send(("failed", _portable(error)))
+                return
+            reporter.flush()
+            connection.send(("done", (number, result)))
+    except (EOFError, BrokenPipeError, ConnectionResetError, KeyboardInterrupt):
+        os._exit(1)  # The parent is gone: nobody waits for the result.
+
+
+def _portable(error: Exception) -> Exception:
+    """Return an error that survives pickling and still carries its traceback, as text."""
+    if isinstance(error, OSError):
+        return error
+    text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    portable = EngineError(f"{type(error).__name__}: {error}")
+    portable.__dict__["__notes__"] = [text]
+    return portable
+
+
+class _Reporter:
+    """Sends progress through a connection, now and then."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._count = 0
+        self._sent = time.monotonic()
+
+    def __call__(self, count: int) -> None:
+        self._count += count
+        if time.monotonic() - self._sent >= REPORT_SECONDS:
+            self.flush()
+
+    def flush(self) -> None:
+        if self._count:
+            self._connection.send(("progress", self._count))
+        self._count, self._sent = 0, time.monotonic()
