@@ -1,0 +1,276 @@
+#include "image/jpeg.h"
+
+#include <algorithm>
+#include <csetjmp>
+#include <cstdio>
+#include <string>
+
+// jpeglib.h needs size_t and FILE from the headers above.
+#include <jerror.h>
+#include <jpeglib.h>
+
+#include "core/error.h"
+
+namespace fastload::image {
+namespace {
+
+// More scans than any encoder writes; each costs a walk over all coefficients.
+constexpr int kMaxScans = 100;
+
+bool is_harmless(int code) {
+  // Bytes between segments, and unknown versions: nothing of the image is lost.
+  return code == JWRN_EXTRANEOUS_DATA || code == JWRN_ADOBE_XFORM || code == JWRN_JFIF_MAJOR;
+}
+
+// Whether the data ends in an end marker, padding aside.
+bool ends_in_marker(std::span<const std::byte> encoded) {
+  std::size_t size = encoded.size();
+  while (size > 2 && encoded[size - 1] == std::byte{0}) --size;
+  return size >= 2 && encoded[size - 2] == std::byte{0xFF} && encoded[size - 1] == std::byte{JPEG_EOI};
+}
+
+// Inverted CMYK, as Adobe writes it, to RGB or luma in place, in Pillow's arithmetic.
+void convert_cmyk(std::uint8_t* pixels, std::size_t count, int channels) {
+  std::uint8_t* out = pixels;
+  for (const std::uint8_t* in = pixels; in < pixels + count; in += 4) {
+    const int light = in[3];
+    int rgb[3];
+    for (int c = 0; c < 3; ++c) {
+      const int product = (255 - in[c]) * light + 128;
+      rgb[c] = std::max(light - (((product >> 8) + product) >> 8), 0);
+    }
+    if (channels == 3) {
+      for (int c = 0; c < 3; ++c) *out++ = static_cast<std::uint8_t>(rgb[c]);
+    } else {
+      *out++ = static_cast<std::uint8_t>((rgb[0] * 19595 + rgb[1] * 38470 + rgb[2] * 7471 + 0x8000) >> 16);
+    }
+  }
+}
+
+}  // namespace
+
+bool is_jpeg(std::span<const std::byte> encoded) {
+  return encoded.size() >= 3 && encoded[0] == std::byte{0xFF} && encoded[1] == std::byte{0xD8} &&
+         encoded[2] == std::byte{0xFF};
+}
+
+// libjpeg reports errors by longjmp. The functions that it may leave that way (run_*) have no object with a
+// destructor and live in State, whose members keep their values across the jump.
+struct JpegDecoder::State {
+  jpeg_decompress_struct codec;
+  jpeg_error_mgr errors;
+  jpeg_source_mgr source;
+  jpeg_progress_mgr progress;
+  std::jmp_buf jump;
+  char message[JMSG_LENGTH_MAX];
+  bool is_open = false;
+  bool ended = false;  // the data has run out
+  std::span<const std::byte> encoded;
+
+  // What run_start() and run_read() are to do.
+  Window window;
+  std::uint8_t* pixels = nullptr;
+  std::size_t stride = 0;
+  bool through_end = false;
+  JDIMENSION left = 0;  // the first column decoded
+  JDIMENSION width = 0;
+
+  static State& of(j_common_ptr codec) { return *static_cast<State*>(codec->client_data); }
+
+  [[noreturn]] static void fail(j_common_ptr codec) {
+    State& state = of(codec);
+    codec->err->format_message(codec, state.message);
+    std::longjmp(state.jump, 1);
+  }
+  [[noreturn]] void fail_with(const char* text) {
+    std::snprintf(message, sizeof message, "%s", text);
+    std::longjmp(jump, 1);
+  }
+
+  void start();
+  bool run_open();
+  bool run_start(int channels);
+  bool run_read();
+  void check_bombs();
+  bool is_complete() const;
+  void choose_columns();
+  void read_rows();
+};
+
+void JpegDecoder::State::start() {
+  codec.err = jpeg_std_error(&errors);
+  errors.error_exit = &State::fail;
+  errors.output_message = [](j_common_ptr) {};
+  errors.emit_message = [](j_common_ptr codec, int level) {
+    if (level < 0 && !is_harmless(codec->err->msg_code)) fail(codec);
+  };
+  codec.client_data = this;
+  source.init_source = [](j_decompress_ptr) {};
+  source.term_source = [](j_decompress_ptr) {};
+  source.resync_to_restart = jpeg_resync_to_restart;
+  source.fill_input_buffer = [](j_decompress_ptr codec) -> boolean {
+    // An end marker, which libjpeg reads ahead of where it needs it: it complains where data is really short.
+    static const JOCTET kEnd[2] = {0xFF, JPEG_EOI};
+    of(reinterpret_cast<j_common_ptr>(codec)).ended = true;
+    codec->src->next_input_byte = kEnd;
+    codec->src->bytes_in_buffer = sizeof kEnd;
+    return TRUE;
+  };
+  source.skip_input_data = [](j_decompress_ptr codec, long count) {
+    if (count <= 0) return;
+    if (static_cast<std::size_t>(count) > codec->src->bytes_in_buffer) {
+      codec->src->fill_input_buffer(codec);
+      return;
+    }
+    codec->src->next_input_byte += count;
+    codec->src->bytes_in_buffer -= static_cast<std::size_t>(count);
+  };
+  source.next_input_byte = reinterpret_cast<const JOCTET*>(encoded.data());
+  source.bytes_in_buffer = encoded.size();
+  progress.progress_monitor = [](j_common_ptr common) {
+    auto* codec = reinterpret_cast<j_decompress_ptr>(common);
+    if (codec->input_scan_number > kMaxScans) of(common).fail_with("more scans than an image can need");
+  };
+}
+
+bool JpegDecoder::State::run_open() {
+  if (setjmp(jump) != 0) return false;
+  start();
+  jpeg_create_decompress(&codec);
+  is_open = true;
+  codec.client_data = this;  // cleared by the call above in some versions
+  codec.src = &source;
+  codec.progress = &progress;
+  jpeg_read_header(&codec, TRUE);
+  check_bombs();
+  return true;
+}
+
+void JpegDecoder::State::check_bombs() {
+  const auto pixels = static_cast<std::int64_t>(codec.image_width) * codec.image_height;
+  if (pixels > kMaxPixels) fail_with("more pixels than the limit of 178,956,970");
+  if (codec.arith_code) return;
+  // Huffman codes take at least one bit for each block: memory is taken only for what the data can fill.
+  std::int64_t blocks = 0;
+  for (int i = 0; i < codec.num_components; ++i) {
+    const jpeg_component_info& component = codec.comp_info[i];
+    const auto across = static_cast<std::int64_t>(codec.image_width) * component.h_samp_factor /
+                        (codec.max_h_samp_factor * 8);
+    const auto down = static_cast<std::int64_t>(codec.image_height) * component.v_samp_factor /
+                      (codec.max_v_samp_factor * 8);
+    blocks += across * down;
+  }
+  if (blocks > 8 * static_cast<std::int64_t>(encoded.size())) fail_with("truncated: too few bytes for its size");
+}
+
+// Whether all coefficients of a progressive image have come in full. Where not, libjpeg guesses at them from the
+// neighbours, which differ at the edge of a part.
+bool JpegDecoder::State::is_complete() const {
+  if (codec.coef_bits == nullptr) return true;
+  for (int i = 0; i < codec.num_components; ++i)
+    for (int k = 0; k < DCTSIZE2; ++k)
+      if (codec.coef_bits[i][k] != 0) return false;
+  return true;
+}
+
+void JpegDecoder::State::choose_columns() {
+  left = 0;
+  width = codec.output_width;
+  // Upsampling reads the neighbours of a pixel, and libjpeg changes its method for very narrow images.
+  const auto margin = static_cast<std::int64_t>(codec.max_h_samp_factor) * 8;
+  const std::int64_t narrow = 4 * margin;
+  std::int64_t first = std::max<std::int64_t>(window.left - margin, 0);
+  std::int64_t last = std::min<std::int64_t>(window.right() + margin, width);
+  if (last - first < narrow) first = std::max<std::int64_t>(last - narrow, 0);
+  if (last - first < narrow) last = std::min<std::int64_t>(first + narrow, width);
+  if (first == 0 && last == width) return;
+  auto crop_left = static_cast<JDIMENSION>(first);
+  auto crop_width = static_cast<JDIMENSION>(last - first);
+  jpeg_crop_scanline(&codec, &crop_left, &crop_width);
+  left = crop_left;
+  width = codec.output_width;
+}
+
+void JpegDecoder::State::read_rows() {
+  const auto stop = through_end ? codec.output_height : static_cast<JDIMENSION>(window.bottom());
+  const auto first = static_cast<JDIMENSION>(window.top);
+  if (first > 0) jpeg_skip_scanlines(&codec, first);
+  while (codec.output_scanline < stop) {
+    const JDIMENSION row = codec.output_scanline;
+    // Rows below the window are decoded only to see that they are there.
+    const auto at = static_cast<std::size_t>(std::min<JDIMENSION>(row - first, static_cast<JDIMENSION>(window.height)));
+    JSAMPROW rows[8];
+    const JDIMENSION wanted = at < static_cast<std::size_t>(window.height)
+                                  ? std::min<JDIMENSION>(8, static_cast<JDIMENSION>(window.bottom()) - row)
+                                  : 1;
+    for (JDIMENSION i = 0; i < wanted; ++i) rows[i] = pixels + (at + i) * stride;
+    if (jpeg_read_scanlines(&codec, rows, wanted) == 0) fail_with("truncated");
+  }
+}
+
+bool JpegDecoder::State::run_start(int channels) {
+  if (setjmp(jump) != 0) return false;
+  const bool four = codec.jpeg_color_space == JCS_CMYK || codec.jpeg_color_space == JCS_YCCK;
+  codec.out_color_space = four ? JCS_CMYK : channels == 1 ? JCS_GRAYSCALE : JCS_RGB;
+  codec.dct_method = JDCT_ISLOW;
+  codec.do_fancy_upsampling = TRUE;
+  const bool multiple = jpeg_has_multiple_scans(&codec);
+  jpeg_start_decompress(&codec);  // reads all of the data where there are multiple scans
+  if (multiple && ended) fail_with("truncated");
+  // Data that does not end in an end marker may be cut off below the window; it must not depend on the window
+  // whether an image is readable.
+  through_end = !multiple && !ends_in_marker(encoded);
+  if (is_complete()) {
+    choose_columns();
+  } else {
+    left = 0;
+    width = codec.output_width;
+  }
+  return true;
+}
+
+bool JpegDecoder::State::run_read() {
+  if (setjmp(jump) != 0) return false;
+  read_rows();
+  return true;
+}
+
+JpegDecoder::JpegDecoder() : state_(std::make_unique<State>()) {}
+JpegDecoder::~JpegDecoder() { close(); }
+
+void JpegDecoder::close() {
+  if (state_->is_open) jpeg_destroy_decompress(&state_->codec);
+  state_->is_open = false;
+}
+
+void JpegDecoder::fail() {
+  close();
+  throw Error(ErrorKind::decode, std::string("cannot decode the JPEG image: ") + state_->message);
+}
+
+Size JpegDecoder::open(std::span<const std::byte> encoded) {
+  close();
+  state_->encoded = encoded;
+  state_->ended = false;
+  if (!state_->run_open()) fail();
+  return {state_->codec.image_height, state_->codec.image_width};
+}
+
+View JpegDecoder::decode(const Window& window, int channels) {
+  State& state = *state_;
+  state.window = window;
+  if (!state.run_start(channels)) fail();
+  const int components = state.codec.output_components;
+  state.stride = static_cast<std::size_t>(state.width) * static_cast<std::size_t>(components);
+  state.pixels = pixels_.reserve(state.stride * static_cast<std::size_t>(window.height + 1));
+  if (!state.run_read()) fail();
+  close();
+  if (components == 4) convert_cmyk(state.pixels, state.stride * static_cast<std::size_t>(window.height), channels);
+  View view;
+  view.data = state.pixels;
+  view.stride = static_cast<std::size_t>(state.width) * static_cast<std::size_t>(channels);
+  view.window = {window.top, state.left, window.height, state.width};
+  return view;
+}
+
+}  // namespace fastload::image
