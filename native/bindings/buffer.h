@@ -4,6 +4,7 @@
 #include <nanobind/nanobind.h>
 
 #include <cstddef>
+#include <memory>
 #include <span>
 
 namespace fastload::bindings {
@@ -25,5 +26,14 @@ class ReadBuffer {
  private:
   Py_buffer view_{};
 };
+
+// The same for owners that threads without the GIL may let go of last.
+inline std::shared_ptr<ReadBuffer> hold_buffer(nanobind::object object) {
+  return {new ReadBuffer(object), [](ReadBuffer* buffer) {
+            if (!Py_IsInitialized()) return;  // Python is gone, and the buffer's memory with it
+            const nanobind::gil_scoped_acquire acquired;
+            delete buffer;
+          }};
+}
 
 }  // namespace fastload::bindings

@@ -6,4 +6,6 @@ NB_MODULE(_core, module) {
   bind_errors(module);
   bind_crc32c(module);
   bind_sampling(module);
+  bind_dataset(module);
+  bind_writer(module);
 }

@@ -1,6 +1,7 @@
 #include "core/dataset.h"
 
 #include <algorithm>
+#include <iterator>
 #include <string_view>
 
 #include "core/crc32c.h"
@@ -63,7 +64,7 @@ std::shared_ptr<Dataset> Dataset::open(const std::string& folder, std::shared_pt
 }
 
 void Dataset::read_table(Bytes table) {
-  const FileErrors errors{folder_, {}, "run fastload verify " + folder_};
+  const FileErrors errors{folder_, {}};
   if (table.size() < table_header_bytes) errors.fail(ErrorKind::format, "too few bytes for a shard table");
   const std::byte* data = table.data();
   if (load<std::uint64_t>(data) != layout::table_magic) {
@@ -135,11 +136,12 @@ std::shared_ptr<Shard> Dataset::shard(std::uint64_t number) {
     throw Error(ErrorKind::usage, "shard " + std::to_string(number) + " of " + std::to_string(shards_), {folder_});
   }
   std::shared_ptr<VerifiedBits> verified;
+  Recent evicted;  // outlives the locks: unmapping takes long enough to keep others waiting
   {
     const std::lock_guard lock(mutex_);
     if (const auto found = slots_.find(number); found != slots_.end()) {
       if (auto shard = found->second.shard.lock()) {
-        touch(found->second, number, shard);
+        touch(found->second, number, shard, evicted);
         return shard;
       }
       verified = found->second.verified;
@@ -155,12 +157,13 @@ std::shared_ptr<Shard> Dataset::shard(std::uint64_t number) {
     slot.shard = shard;
     slot.verified = shard->verified_bits();
   }
-  touch(slot, number, shard);
+  touch(slot, number, shard, evicted);
   return shard;
 }
 
-// Makes the shard the most recently used one; the caller holds the lock.
-void Dataset::touch(Slot& slot, std::uint64_t number, const std::shared_ptr<Shard>& shard) {
+// Makes the shard the most recently used one, and moves those beyond the limit to `evicted`. The caller holds
+// the lock.
+void Dataset::touch(Slot& slot, std::uint64_t number, const std::shared_ptr<Shard>& shard, Recent& evicted) {
   if (slot.recent) {
     recent_.splice(recent_.begin(), recent_, slot.place);
     return;
@@ -170,7 +173,7 @@ void Dataset::touch(Slot& slot, std::uint64_t number, const std::shared_ptr<Shar
   slot.recent = true;
   while (recent_.size() > max_open_shards_) {
     slots_.at(recent_.back().first).recent = false;
-    recent_.pop_back();
+    evicted.splice(evicted.end(), recent_, std::prev(recent_.end()));
   }
 }
 

@@ -63,7 +63,7 @@ class Dataset {
   Dataset() = default;
   void read_table(Bytes table);
   std::shared_ptr<Shard> open_shard(std::uint64_t number, std::shared_ptr<VerifiedBits> verified) const;
-  void touch(Slot& slot, std::uint64_t number, const std::shared_ptr<Shard>& shard);
+  void touch(Slot& slot, std::uint64_t number, const std::shared_ptr<Shard>& shard, Recent& evicted);
   std::uint64_t search(std::uint64_t record) const;
   std::string name(std::uint64_t number) const;
   [[noreturn]] void throw_range(std::uint64_t record) const;

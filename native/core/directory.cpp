@@ -44,18 +44,18 @@ class Reader {
       : file_(file), schema_(schema), expected_(expected), errors_(errors) {}
 
   Directory read() {
-    if (file_.size() < layout::header_bytes + layout::trailer_bytes) {
-      errors_.fail(ErrorKind::format, "the file has " + number(file_.size()) + " bytes, too few for a shard");
-    }
     if (expected_ && expected_->file_bytes != file_.size()) {
-      errors_.fail(ErrorKind::corruption, "the file has " + number(file_.size()) + " bytes; the shard table says " +
+      errors_.fail(ErrorKind::corruption, "the shard has " + number(file_.size()) + " bytes, the shard table says " +
                                               number(expected_->file_bytes));
+    }
+    if (file_.size() < layout::header_bytes + layout::trailer_bytes) {
+      errors_.fail(ErrorKind::format, number(file_.size()) + " bytes are too few for a shard");
     }
     read_header();
     read_trailer();
     const Bytes directory = file_.subspan(trailer_.directory_offset, trailer_.directory_bytes);
     if (crc32c(directory) != trailer_.directory_crc) {
-      fail_at(ErrorKind::corruption, "the CRC of the directory differs", trailer_.directory_offset);
+      fail_at(ErrorKind::corruption, "the CRC of the shard's directory differs", trailer_.directory_offset);
     }
     compare_with_table(directory);
     read_sections(directory);
@@ -82,17 +82,17 @@ class Reader {
   void read_header() const {
     const std::byte* data = file_.data();
     if (load<std::uint64_t>(data) != layout::shard_magic) {
-      fail_at(ErrorKind::format, "not a shard: it does not begin with a shard's magic", 0);
+      fail_at(ErrorKind::format, "not a fastload shard: its first bytes are wrong", 0);
     }
     if (crc32c(file_.first(60)) != load<std::uint32_t>(data + 60)) {
-      fail_at(ErrorKind::corruption, "the CRC of the header differs", 0);
+      fail_at(ErrorKind::corruption, "the CRC of the shard's header differs", 0);
     }
     check_version(data + 8, 8);
     if (load<std::uint32_t>(data + 12) != layout::header_bytes) {
       fail_at(ErrorKind::format, "the header says it has " + number(load<std::uint32_t>(data + 12)) + " bytes", 12);
     }
     if (load<std::uint64_t>(data + 16) != 0) {
-      fail_at(ErrorKind::unsupported, "the shard needs features that this fastload does not know", 16);
+      fail_at(ErrorKind::unsupported, "the shard requires features that this fastload does not know", 16);
     }
     if (!all_zero(file_.subspan(48, 12))) fail_at(ErrorKind::format, "reserved bytes are not zero", 48);
   }
@@ -101,10 +101,10 @@ class Reader {
     const std::uint64_t start = file_.size() - layout::trailer_bytes;
     const std::byte* data = file_.data() + start;
     if (load<std::uint32_t>(data + 60) != layout::trailer_magic) {
-      fail_at(ErrorKind::format, "not a complete shard: it does not end with a trailer's magic", start + 60);
+      fail_at(ErrorKind::format, "the shard's last bytes are wrong: it was cut off, or is no shard", start + 60);
     }
     if (crc32c(file_.subspan(start, 56)) != load<std::uint32_t>(data + 56)) {
-      fail_at(ErrorKind::corruption, "the CRC of the trailer differs", start);
+      fail_at(ErrorKind::corruption, "the CRC of the shard's trailer differs", start);
     }
     check_version(data + 44, start + 44);
     trailer_ = {load<std::uint64_t>(data), load<std::uint64_t>(data + 8), load<std::uint64_t>(data + 16),
@@ -114,7 +114,7 @@ class Reader {
                                      " bytes; it has " + number(file_.size()), start + 24);
     }
     if (std::memcmp(data + 48, file_.data() + 32, 8) != 0) {
-      fail_at(ErrorKind::format, "the trailer is another shard's than the header", start + 48);
+      fail_at(ErrorKind::format, "header and trailer are of different shards", start + 48);
     }
     if (trailer_.directory_offset % layout::directory_alignment != 0 ||
         trailer_.directory_offset < layout::header_bytes || trailer_.directory_offset > start ||
@@ -125,21 +125,15 @@ class Reader {
     if (trailer_.index_offset % layout::section_alignment != 0 || trailer_.index_offset > trailer_.directory_offset) {
       fail_at(ErrorKind::format, "the index does not begin where one can", start + 32);
     }
-    if (trailer_.records > std::uint64_t{1} << 62) fail_at(ErrorKind::format, "absurdly many records", start + 16);
+    if (trailer_.records >> 63 != 0) fail_at(ErrorKind::format, "absurdly many records", start + 16);
     result_.records = trailer_.records;
   }
 
   void compare_with_table(Bytes directory) const {
     if (!expected_) return;
-    if (expected_->records != trailer_.records) {
-      errors_.fail(ErrorKind::corruption, "the shard holds " + number(trailer_.records) +
-                                              " records; the shard table says " + number(expected_->records));
-    }
-    if (expected_->index_bytes != file_.size() - trailer_.index_offset) {
-      errors_.fail(ErrorKind::corruption, "the index differs in length from what the shard table says");
-    }
-    if (content_checksum(directory) != expected_->checksum) {
-      errors_.fail(ErrorKind::corruption, "the content checksum differs from the shard table's");
+    if (expected_->records != trailer_.records || expected_->index_bytes != file_.size() - trailer_.index_offset ||
+        content_checksum(directory) != expected_->checksum) {
+      errors_.fail(ErrorKind::corruption, "the shard is not the one that the shard table describes");
     }
   }
 
@@ -155,7 +149,7 @@ class Reader {
     }
     const auto* json = reinterpret_cast<const char*>(directory.data() + sections_end);
     if (std::string_view(json, schema_bytes) != schema_.json) {
-      fail_at(ErrorKind::corruption, "the schema differs from the dataset's", trailer_.directory_offset + sections_end);
+      fail_at(ErrorKind::corruption, "the shard's schema differs from the dataset's", trailer_.directory_offset + sections_end);
     }
     result_.columns.resize(schema_.fields.size());
     result_.validities.resize(schema_.fields.size());
@@ -172,6 +166,9 @@ class Reader {
                 trailer_.directory_offset + position + 8, section.field);
       }
       end = section.offset + section.bytes;
+    }
+    if (align_up(end, layout::directory_alignment) != trailer_.directory_offset) {
+      fail_at(ErrorKind::format, "the directory is not behind the last section", trailer_.directory_offset);
     }
   }
 
@@ -195,8 +192,9 @@ class Reader {
                                      number(load<std::uint32_t>(data + 24)) + " bytes",
               offset + 24, section.field);
     }
-    if (!has_blocks(section.kind) && section.block_crcs != 0) {
-      fail_at(ErrorKind::format, "a " + name_of(section.kind) + " section names block CRCs", offset + 32);
+    if (section.blocks() == 0 && section.block_crcs != 0) {
+      fail_at(ErrorKind::format, "a " + name_of(section.kind) + " section without blocks has block checksums",
+              offset + 32, section.field);
     }
     if (!all_zero({data + 40, 24})) fail_at(ErrorKind::format, "reserved bytes are not zero", offset + 40);
     if (section.offset % layout::section_alignment != 0) {
@@ -301,6 +299,15 @@ class Reader {
 };
 
 }  // namespace
+
+std::string hint_of(ErrorKind kind) {
+  switch (kind) {
+    case ErrorKind::corruption: return "restore the file from a copy; `fastload verify` lists all damage";
+    case ErrorKind::unsupported: return "install a newer fastload";
+    case ErrorKind::shard_not_found: return "restore the shard; `fastload verify` lists all that are missing";
+    default: return {};
+  }
+}
 
 Directory read_directory(Bytes file, const SchemaSpec& schema, const std::optional<ShardExpectation>& expected,
                          const FileErrors& errors) {

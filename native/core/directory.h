@@ -59,15 +59,17 @@ struct Section {
   }
 };
 
+// What to do about an error of this kind in a file of a dataset; may be empty.
+std::string hint_of(ErrorKind kind);
+
 // Throws the errors of one file.
 struct FileErrors {
   std::string path;
   std::string shard;
-  std::string hint;
 
   [[noreturn]] void fail(ErrorKind kind, const std::string& message, std::int64_t offset = -1,
                          const std::string& field = {}) const {
-    throw Error(kind, message, {path, shard, -1, field, offset}, hint);
+    throw Error(kind, message, {path, shard, -1, field, offset}, hint_of(kind));
   }
 };
 

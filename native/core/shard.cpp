@@ -18,8 +18,6 @@ std::pair<std::string, std::string> split_path(const std::string& path) {
   return {slash == 0 ? "/" : path.substr(0, slash), path.substr(slash + 1)};
 }
 
-std::string verify_hint(const std::string& path) { return "run fastload verify " + split_path(path).first; }
-
 std::uint64_t words_for(std::uint64_t bits) { return bits / 64 + (bits % 64 != 0); }
 
 }  // namespace
@@ -36,13 +34,14 @@ Shard::~Shard() = default;
 std::shared_ptr<Shard> Shard::open(const std::string& path, std::shared_ptr<const SchemaSpec> schema,
                                    const std::optional<ShardExpectation>& expected, Verify verify,
                                    std::uint64_t first_record, std::shared_ptr<VerifiedBits> verified) {
-  const FileErrors errors{path, split_path(path).second, verify_hint(path)};
+  const FileErrors errors{split_path(path).first, split_path(path).second};
   const std::shared_ptr<Shard> shard(new Shard);
   try {
     shard->file_ = MappedFile(path);
   } catch (Error& error) {
+    error.where.path = errors.path;
     error.where.shard = errors.shard;
-    if (error.hint.empty()) error.hint = errors.hint;
+    if (error.hint.empty()) error.hint = hint_of(error.kind);
     throw;
   }
   shard->path_ = path;
@@ -135,7 +134,7 @@ void Shard::verify_block(const Blocks& blocks, std::uint64_t block, std::uint32_
 
 void Shard::verify_value(Bytes value, std::uint64_t number, std::uint32_t field, std::uint64_t record) const {
   if (crc32c(value) != load<std::uint32_t>(value_crcs_ + 4 * number)) {
-    fail(ErrorKind::corruption, "the CRC of the value differs", field, record,
+    fail(ErrorKind::corruption, "the CRC of a value differs", field, record,
          static_cast<std::uint64_t>(value.data() - file_.bytes().data()));
   }
   if (value_bits_ != nullptr) VerifiedBits::set(value_bits_, number);
@@ -150,15 +149,13 @@ Bytes Shard::stored(std::uint32_t field, std::uint64_t record) const {
   const std::uint64_t previous = number == 0 ? 0 : load<std::uint64_t>(offsets_.data + 8 * first);
   const std::uint64_t end = load<std::uint64_t>(offsets_.data + 8 * number);
   const bool null = !is_valid(spec, field, record);
-  if (end > heap_.size() || previous > end || (null && previous != end)) [[unlikely]] {
-    fail(ErrorKind::format, "the offsets of the value contradict the heap", field, record, offsets_.offset + 8 * number);
+  // No overflow: only what lies in the mapped file is aligned.
+  const std::uint64_t start = null || previous > end ? previous : align_up(previous, spec.alignment);
+  if (end > heap_.size() || start > end || (null && start != end)) [[unlikely]] {
+    fail(ErrorKind::format, "the value's end contradicts its start or the heap", field, record,
+         offsets_.offset + 8 * number);
   }
-  if (null) return {};
-  // No overflow: `previous` is at most the length of a mapped file.
-  const std::uint64_t start = align_up(previous, spec.alignment);
-  if (start > end) [[unlikely]] {
-    fail(ErrorKind::format, "the offsets of the value contradict the heap", field, record, offsets_.offset + 8 * number);
-  }
+  // A null is checked as well: its CRC is 0, that of no bytes.
   const Bytes value = heap_.subspan(start, end - start);
   if (verify_ == Verify::always || (value_bits_ != nullptr && !VerifiedBits::test(value_bits_, number))) {
     verify_value(value, number, field, record);
@@ -273,10 +270,11 @@ void Shard::decompress(Bytes frame, std::span<std::byte> output, std::uint32_t f
 }
 
 Error Shard::value_error(ErrorKind kind, const std::string& message, std::uint32_t field, std::uint64_t record) const {
-  Where where{path_, split_path(path_).second, -1, {}, -1};
+  auto [folder, name] = split_path(path_);
+  Where where{std::move(folder), std::move(name), -1, {}, -1};
   if (record < records_) where.record = static_cast<std::int64_t>(first_record_ + record);
   if (field < fields_.size()) where.field = schema_->fields[field].name;
-  return Error(kind, message, std::move(where), verify_hint(path_));
+  return Error(kind, message, std::move(where), hint_of(kind));
 }
 
 void Shard::fail(ErrorKind kind, const std::string& message, std::uint32_t field, std::uint64_t record,
