@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO, cast
 
+from fastload.convert.source import Concurrency
 from fastload.errors import SourceError
 
 
@@ -52,9 +53,9 @@ class FileTree:
         return local_path(self.url)
 
     @property
-    def shareable(self) -> bool:
-        """Whether other processes see the same files."""
-        return not self.url.startswith("memory://")
+    def concurrency(self) -> Concurrency:
+        """Who can read at the same time: other processes do not see ``memory://``."""
+        return "threads" if self.url.startswith("memory://") else "processes"
 
     def _remote(self) -> tuple[Any, str]:
         from fastload.storage.remote import filesystem

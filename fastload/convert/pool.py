@@ -13,6 +13,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
+from types import FrameType
 from typing import Any, TypeVar
 
 from fastload.errors import EngineError, FastloadError
@@ -44,24 +45,38 @@ def run_tasks(
     workers: int,
     processes: bool = True,
     report: Report = lambda _: None,
+    undo: Callable[[Result], None] = lambda _: None,
 ) -> list[Result]:
     """Return ``[work(task, report) for task in tasks]``, done by up to ``workers`` at a time.
 
     Workers are spawned processes (``work``, tasks and results are then pickled), or threads where
     ``processes`` is False; with one worker or one task the work is done in the calling thread. The first
-    failure is raised after the others were stopped.
+    failure is raised after the others were stopped and ``undo`` was called with what was done.
     """
     workers = min(workers, len(tasks))
-    if workers <= 1:
-        return [work(task, report) for task in tasks]
-    if processes:
-        return _run_in_processes(work, tasks, workers, report)
-    return _run_in_threads(work, tasks, workers, report)
+    done: dict[int, Result] = {}
+    try:
+        if workers <= 1:
+            for number, task in enumerate(tasks):
+                done[number] = work(task, report)
+        elif processes:
+            _run_in_processes(work, tasks, workers, report, done)
+        else:
+            _run_in_threads(work, tasks, workers, report, done)
+    except BaseException:
+        for result in done.values():
+            undo(result)
+        raise
+    return [done[number] for number in range(len(tasks))]
 
 
 def _run_in_threads(
-    work: Callable[[Task, Report], Result], tasks: Sequence[Task], workers: int, report: Report
-) -> list[Result]:
+    work: Callable[[Task, Report], Result],
+    tasks: Sequence[Task],
+    workers: int,
+    report: Report,
+    done: dict[int, Result],
+) -> None:
     stop = threading.Event()
     lock = threading.Lock()
 
@@ -71,23 +86,30 @@ def _run_in_threads(
         with lock:
             report(count)
 
+    def one(number: int) -> None:
+        result = work(tasks[number], locked_report)
+        with lock:
+            done[number] = result
+
     with concurrent.futures.ThreadPoolExecutor(workers) as executor:
-        futures = [executor.submit(work, task, locked_report) for task in tasks]
+        futures = [executor.submit(one, number) for number in range(len(tasks))]
         try:
             for future in concurrent.futures.as_completed(futures):
                 future.result()
-            return [future.result() for future in futures]
         except BaseException:
             stop.set()
-            executor.shutdown(wait=False, cancel_futures=True)
+            executor.shutdown(wait=True, cancel_futures=True)
             raise
 
 
 def _run_in_processes(
-    work: Callable[[Task, Report], Result], tasks: Sequence[Task], workers: int, report: Report
-) -> list[Result]:
+    work: Callable[[Task, Report], Result],
+    tasks: Sequence[Task],
+    workers: int,
+    report: Report,
+    done: dict[int, Result],
+) -> None:
     context = multiprocessing.get_context("spawn")
-    results: dict[int, Result] = {}
     waiting = iter(enumerate(tasks))
     processes: dict[Connection, Any] = {}
     try:
@@ -100,32 +122,27 @@ def _run_in_processes(
                 processes[ours] = process
         for connection in processes:
             connection.send(next(waiting))
-        while len(results) < len(tasks):
+        while len(done) < len(tasks):
             for ready in multiprocessing.connection.wait(list(processes)):
                 assert isinstance(ready, Connection)
-                _handle(ready, processes[ready], waiting, results, report)
-        return [results[number] for number in range(len(tasks))]
+                _handle(ready, processes[ready], waiting, report, done)
     finally:
-        _end(processes)
+        _end(processes, done)
 
 
 def _handle(
     connection: Connection,
     process: Any,
     waiting: Iterator[tuple[int, Any]],
-    results: dict[int, Any],
     report: Report,
+    done: dict[int, Any],
 ) -> None:
     try:
         kind, value = connection.recv()
     except (EOFError, OSError):
         process.join(JOIN_SECONDS)
         code = process.exitcode
-        died = (
-            f"was killed by signal {-code}"
-            if code is not None and code < 0
-            else f"ended with exit code {code}"
-        )
+        died = f"was killed by signal {-code}" if code is not None and code < 0 else f"ended with exit code {code}"
         raise EngineError(
             f"a worker process {died}", hint="if the machine ran out of memory, use fewer workers"
         ) from None
@@ -135,17 +152,23 @@ def _handle(
         raise value
     else:
         number, result = value
-        results[number] = result
+        done[number] = result
         following = next(waiting, None)
         if following is not None:
             connection.send(following)
 
 
-def _end(processes: dict[Connection, Any]) -> None:
+def _end(processes: dict[Connection, Any], done: dict[int, Any]) -> None:
     for process in processes.values():
         process.terminate()
     deadline = time.monotonic() + JOIN_SECONDS
     for connection, process in processes.items():
+        # What a worker still had to say: a result that came while the others were stopped.
+        with contextlib.suppress(EOFError, OSError):
+            while connection.poll(max(0.0, deadline - time.monotonic())):
+                kind, value = connection.recv()
+                if kind == "done":
+                    done[value[0]] = value[1]
         process.join(max(0.0, deadline - time.monotonic()))
         if process.is_alive():
             process.kill()
@@ -169,7 +192,7 @@ def _interrupts_held_back() -> Iterator[None]:
 def _serve(connection: Connection, work: Callable[[Any, Report], Any]) -> None:
     """Do tasks until the parent goes away. The body of a worker process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, _leave)  # unwinds, so that a half-written part is removed
     try:
         while True:
             number, task = connection.recv()
@@ -186,6 +209,10 @@ def _serve(connection: Connection, work: Callable[[Any, Report], Any]) -> None:
             connection.send(("done", (number, result)))
     except (EOFError, BrokenPipeError, ConnectionResetError, KeyboardInterrupt):
         os._exit(1)  # The parent is gone: nobody waits for the result.
+
+
+def _leave(_signal: int, _frame: FrameType | None) -> None:
+    raise SystemExit(0)
 
 
 def _portable(error: Exception) -> Exception:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Protocol, TypeVar
+from typing import Literal, Protocol, TypeVar
 
 from fastload.errors import SourceError
 from fastload.schema import Schema
 
 Record = Mapping[str, object]
+
+Concurrency = Literal["processes", "threads", "none"]
 
 SourceItem = tuple[str, "Record | SourceError"]
 """Where a record came from, in words for a message, and the record; or why this one record cannot be had."""
@@ -40,13 +42,14 @@ class Partition(Protocol):
 class Source(Protocol):
     """Something that can be converted.
 
-    ``notes`` are sentences about what was seen and not taken over. ``shareable`` says whether worker
-    *processes* can reach it (an object made in this process, or ``memory://``, they cannot).
+    ``notes`` are sentences about what was seen and not taken over. ``concurrency`` says who can read
+    partitions at the same time: worker processes, threads only (``memory://``), or nobody (an object that
+    was made in this process).
     """
 
     schema: Schema
     notes: list[str]
-    shareable: bool
+    concurrency: Concurrency
 
     def split_names(self) -> Sequence[str]:
         """Return the names of the splits, in the order in which they are written."""

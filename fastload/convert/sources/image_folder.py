@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from fastload.convert.files import FileEntry, FileTree
 from fastload.convert.source import (
     DEFAULT_SPLIT,
+    Concurrency,
     RECORD_OVERHEAD,
     Partition,
     SourceItem,
@@ -75,7 +76,7 @@ class ImageFolderSource:
     def __init__(self, tree: FileTree, options: SourceOptions) -> None:
         self._tree = tree
         self.notes: list[str] = []
-        self.shareable = tree.shareable
+        self.concurrency: Concurrency = tree.concurrency
         entries = tree.entries()
         top = tree.folders("")
         self._splits: dict[str, list[FileEntry]] = {}

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from fastload.convert.files import FileTree
 from fastload.convert.source import (
     DEFAULT_SPLIT,
+    Concurrency,
     Partition,
     SourceItem,
     SourceOptions,
@@ -148,7 +149,7 @@ class NumpySource:
     def __init__(self, tree: FileTree, options: SourceOptions) -> None:
         self._tree = tree
         self.notes: list[str] = []
-        self.shareable = tree.shareable
+        self.concurrency: Concurrency = tree.concurrency
         self._split = options.split or DEFAULT_SPLIT
         found = self._find(tree)
         if options.columns is not None:

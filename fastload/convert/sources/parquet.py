@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from fastload.convert.files import FileEntry, FileTree
 from fastload.convert.source import (
     DEFAULT_SPLIT,
+    Concurrency,
     RECORD_OVERHEAD,
     Partition,
     SourceItem,
@@ -189,7 +190,7 @@ class TableSource:
     def __init__(self, tree: FileTree, options: SourceOptions) -> None:
         self._tree = tree
         self.notes: list[str] = []
-        self.shareable = tree.shareable
+        self.concurrency: Concurrency = tree.concurrency
         self._chunks: dict[str, list[Chunk]] = {}
         first: TableFile | None = None
         columns: list[Column] = []

@@ -18,6 +18,7 @@ import numpy as np
 
 from fastload.convert.source import (
     DEFAULT_SPLIT,
+    Concurrency,
     RECORD_OVERHEAD,
     Partition,
     SourceItem,
@@ -305,7 +306,7 @@ class TorchDatasetSource:
                 f"unknown encoding {options.encode!r}", hint=f"use one of {', '.join(ENCODINGS)}"
             )
         self.notes: list[str] = []
-        self.shareable = isinstance(dataset, str)
+        self.concurrency: Concurrency = "processes" if isinstance(dataset, str) else "none"
         self._named = dataset
         loaded = load_object(dataset) if isinstance(dataset, str) else dataset
         self._count = len(loaded) if hasattr(loaded, "__len__") and hasattr(loaded, "__getitem__") else None

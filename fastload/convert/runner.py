@@ -1,0 +1,346 @@
+"""Conversion: partitions of a source, written in parallel and published by one commit."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from fastload.convert.detect import KINDS, detect_kind, open_source, read_classes
+from fastload.convert.files import local_path
+from fastload.convert.images import CHECKS, inspect
+from fastload.convert.pool import Report, run_tasks, usable_cpus
+from fastload.convert.source import Partition, Record, Source, SourceOptions
+from fastload.errors import DecodeError, FastloadError, RecordError, SourceError, UsageError
+from fastload.format import parse_size
+from fastload.format.publish import read_base
+from fastload.schema import Image, Schema
+from fastload.storage import open_storage
+from fastload.writer import Part, Writer
+
+ON_BAD = ("raise", "skip")
+JPEG_MODES = ("keep",)
+
+Progress = Callable[[int, "int | None"], None]
+"""Called with how many more records are done, and how many there are in all (None: not known)."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Converted:
+    """What a conversion did.
+
+    ``records`` and ``bytes`` are of each split, ``skipped`` are (where, why) of the records left out,
+    ``oriented`` counts images whose EXIF data ask for a rotation, ``notes`` are sentences.
+    """
+
+    path: str
+    kind: str
+    records: dict[str, int]
+    bytes: dict[str, int]
+    fingerprint: str
+    seconds: float
+    skipped: tuple[tuple[str, str], ...]
+    oriented: int
+    notes: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Job:
+    """What a worker needs to write one part."""
+
+    partition: Partition
+    target: str
+    schema: Schema
+    name: str
+    split: str
+    shard_bytes: int
+    check: str
+    on_bad: str
+    target_options: Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Outcome:
+    part: Part
+    skipped: tuple[tuple[str, str], ...]
+    oriented: int
+
+
+class _Checker:
+    """Looks at the images of records and counts those that are to be rotated."""
+
+    def __init__(self, schema: Schema, check: str) -> None:
+        self._names = [name for name, field in schema.items() if isinstance(field, Image)] if check != "none" else []
+        self._check = check
+        self.oriented = 0
+
+    def look(self, record: Record) -> None:
+        """Raise DecodeError, naming the field, for an image that is none."""
+        for name in self._names:
+            data = record[name]
+            if not isinstance(data, bytes):
+                continue  # null, or a record that does not fit: the writer says so
+            try:
+                facts = inspect(data, self._check)
+            except DecodeError as error:
+                error.field = name if len(self._names) > 1 else None
+                raise
+            self.oriented += facts.orientation != 1
+
+
+def _write_part(job: _Job, report: Report) -> _Outcome:
+    checker = _Checker(job.schema, job.check)
+    skipped: list[tuple[str, str]] = []
+    with Writer.part(
+        job.target,
+        job.schema,
+        name=job.name,
+        split=job.split,
+        shard_size=job.shard_bytes,
+        storage_options=job.target_options,
+    ) as writer:
+        for where, record in job.partition.read():
+            try:
+                if isinstance(record, SourceError):
+                    raise record
+                checker.look(record)
+                writer.append(record)
+            except (SourceError, DecodeError, RecordError) as error:
+                bad = _located(error, where)
+                if job.on_bad == "raise":
+                    raise bad from error
+                skipped.append((where, _cause(error)))
+            report(1)
+    return _Outcome(writer.close(), tuple(skipped), checker.oriented)
+
+
+def _cause(error: FastloadError) -> str:
+    return error.message if error.field is None else f"{error.message} (field {error.field!r})"
+
+
+def _located(error: FastloadError, where: str) -> FastloadError:
+    """Return the error of one record with the place in the source, which its number in the part is not."""
+    kind = RecordError if isinstance(error, RecordError) else SourceError
+    hint = error.hint if not isinstance(error, DecodeError) else "repair or remove it, or skip such files with --on-bad skip"
+    return kind(error.message, path=where, field=error.field, hint=hint)
+
+
+def convert(
+    source: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    *,
+    kind: str | None = None,
+    split: str | None = None,
+    classes_from: str | os.PathLike[str] | None = None,
+    columns: Sequence[str] | None = None,
+    image_columns: Sequence[str] = (),
+    jpeg: str = "keep",
+    encode: str = "png",
+    check: str = "header",
+    on_bad: str = "raise",
+    workers: int | None = None,
+    shard_size: int | str = "256MB",
+    mode: str = "create",
+    storage_options: Mapping[str, Any] | None = None,
+    progress: Progress = lambda _done, _total: None,
+) -> Converted:
+    """Convert ``source`` to the dataset ``target``; docs/cli.md says what each argument means.
+
+    The records are in the source's order, and the shards' contents do not depend on ``workers`` (worker
+    processes; by default one a CPU). Nothing is published unless all of it was written.
+
+    Raises SourceError, RecordError or DecodeError for what cannot be converted, naming file and record,
+    UsageError for arguments that cannot work, and WriteError.
+    """
+    _check_choices(kind=(kind, (None, *KINDS)), jpeg=(jpeg, JPEG_MODES), check=(check, CHECKS), on_bad=(on_bad, ON_BAD))
+    url = os.fspath(source)
+    given = dict(storage_options or {})
+    kind = kind or detect_kind(url, given)
+    where = os.fspath(target)
+    if classes_from is None and mode == "append" and kind == "image-folder":
+        classes_from = where  # the schema must be equal, and so must the classes
+    classes = None if classes_from is None else read_classes(os.fspath(classes_from), given)
+    options = SourceOptions(
+        classes=classes,
+        split=split,
+        columns=None if columns is None else tuple(columns),
+        image_columns=tuple(image_columns),
+        encode=encode,
+        storage_options=given,
+    )
+    return run(
+        open_source(url, kind, options),
+        target,
+        kind=kind,
+        origin=url,
+        check=check,
+        on_bad=on_bad,
+        workers=workers,
+        shard_size=shard_size,
+        mode=mode,
+        storage_options=storage_options,
+        progress=progress,
+    )
+
+
+def _check_choices(**choices: tuple[Any, Sequence[Any]]) -> None:
+    for name, (value, allowed) in choices.items():
+        if value not in allowed:
+            listed = ", ".join(str(choice) for choice in allowed if choice is not None)
+            raise UsageError(f"{name} is {value!r}", hint=f"use one of {listed}")
+
+
+def run(
+    source: Source,
+    target: str | os.PathLike[str],
+    *,
+    kind: str,
+    origin: str,
+    check: str = "header",
+    on_bad: str = "raise",
+    workers: int | None = None,
+    shard_size: int | str = "256MB",
+    mode: str = "create",
+    storage_options: Mapping[str, Any] | None = None,
+    progress: Progress = lambda _done, _total: None,
+) -> Converted:
+    """Convert an opened source: what :func:`convert` and ``from_torch`` share."""
+    started = time.perf_counter()
+    where = os.fspath(target)
+    target_options = {} if local_path(where) is not None else dict(storage_options or {})
+    storage = open_storage(where, target_options)
+    read_base(storage, mode, source.schema)  # refuses before the work rather than after it
+    shard_bytes = parse_size(shard_size)
+    jobs = [
+        _Job(partition, where, source.schema, f"{number:06d}", name, shard_bytes, check, on_bad, target_options)
+        for name in source.split_names()
+        for number, partition in enumerate(source.partitions(name, shard_bytes))
+    ]
+    if not jobs:
+        raise SourceError("the source has no records", path=origin)
+    totals = [job.partition.records for job in jobs]
+    total = None if None in totals else sum(count or 0 for count in totals)
+    progress(0, total)
+    concurrency = "threads" if where.startswith("memory://") else source.concurrency
+    with _no_empty_folder_left(where):
+        outcomes = run_tasks(
+            _write_part,
+            jobs,
+            workers=1 if source.concurrency == "none" else usable_cpus() if workers is None else workers,
+            processes=concurrency == "processes",
+            report=lambda count: progress(count, total),
+            undo=lambda outcome: Writer.discard(where, [outcome.part], storage_options=target_options),
+        )
+        manifest = _publish(source, where, outcomes, mode, {"kind": kind, "origin": origin}, target_options)
+    parts = [outcome.part for outcome in outcomes]
+    names = source.split_names()
+    notes = list(source.notes)
+    if mode == "overwrite":
+        notes.append("shards of a dataset that was replaced stay until `fastload gc`")
+    return Converted(
+        path=where,
+        kind=kind,
+        records={name: sum(part.records for part in parts if part.split == name) for name in names},
+        bytes={name: sum(part.bytes for part in parts if part.split == name) for name in names},
+        fingerprint=manifest.fingerprint,
+        seconds=time.perf_counter() - started,
+        skipped=tuple(item for outcome in outcomes for item in outcome.skipped),
+        oriented=sum(outcome.oriented for outcome in outcomes),
+        notes=tuple(notes),
+    )
+
+
+def _publish(
+    source: Source,
+    target: str,
+    outcomes: Sequence[_Outcome],
+    mode: str,
+    origin: Mapping[str, Any],
+    target_options: Mapping[str, Any],
+) -> Any:
+    parts = [outcome.part for outcome in outcomes]
+    try:
+        if not any(part.records for part in parts):
+            where, why = outcomes[0].skipped[0] if outcomes[0].skipped else (target, "the source is empty")
+            raise SourceError(f"no record could be converted; the first: {why}", path=where)
+        facts = {
+            **origin,
+            "oriented": sum(outcome.oriented for outcome in outcomes),
+            "skipped": sum(len(outcome.skipped) for outcome in outcomes),
+        }
+        return Writer.commit(
+            target,
+            parts,
+            mode=mode,
+            schema=source.schema,
+            splits=source.split_names(),
+            metadata={"source": facts},
+            storage_options=target_options,
+        )
+    except BaseException:
+        Writer.discard(target, parts, storage_options=target_options)
+        raise
+
+
+@contextlib.contextmanager
+def _no_empty_folder_left(target: str) -> Iterator[None]:
+    """Remove the target's folder after a failure if it was made here."""
+    local = local_path(target)
+    existed = local is None or os.path.exists(local)
+    try:
+        yield
+    except BaseException:
+        if not existed and local is not None:
+            with contextlib.suppress(OSError):
+                os.rmdir(local)
+        raise
+
+
+def from_torch(
+    dataset: Any,
+    path: str | os.PathLike[str],
+    *,
+    split: str | None = None,
+    schema: Schema | Mapping[str, Any] | None = None,
+    classes: Sequence[str] | None = None,
+    encode: str = "png",
+    shard_size: int | str = "256MB",
+    mode: str = "create",
+    storage_options: Mapping[str, Any] | None = None,
+    progress: Progress = lambda _done, _total: None,
+) -> Converted:
+    """Write the samples of a PyTorch dataset (map-style or iterable) to the dataset at ``path``.
+
+    Samples are mappings, tuples, named tuples or single values of tensors, NumPy arrays, numbers, texts,
+    bytes, lists of numbers or texts, and Pillow images. Unless ``schema`` is given it is inferred from the
+    first 16 samples: tensors become Tensor (Ragged where their shapes differ), ints int64, floats float64,
+    as torch collates them; a value that is None in one of them makes its field nullable. A tuple of an
+    image and an int gives ``image`` and ``label``, another pair ``x`` and ``y``; an int of one of those
+    names (or ``target``) is a Label where ``classes`` or ``dataset.classes`` are known. Pillow images are
+    encoded anew: ``encode`` is ``"png"`` or ``"webp"`` (both without loss) or ``"jpeg"`` (quality 95).
+
+    It runs in the calling process; ``fastload convert module:object`` uses several. Raises SourceError,
+    with the index as ``record``, for a sample that differs from the schema.
+
+    >>> import tempfile
+    >>> made = from_torch([(1.5, 0), (2.5, 1)], tempfile.mkdtemp() + "/pairs.fl")
+    >>> made.records
+    {'default': 2}
+    """
+    from fastload.convert.sources.torch_dataset import TorchDatasetSource
+
+    known = schema if schema is None or isinstance(schema, Schema) else Schema(schema)
+    options = SourceOptions(classes=None if classes is None else tuple(classes), split=split, encode=encode)
+    return run(
+        TorchDatasetSource(dataset, options, known),
+        path,
+        kind="torch",
+        origin=type(dataset).__name__,
+        shard_size=shard_size,
+        mode=mode,
+        storage_options=storage_options,
+        progress=progress,
+    )
