@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +20,7 @@ _LEAST_VECTOR_BYTES = 768  # below, the plain loop is faster than 16 rounds of N
 _Words = npt.NDArray[np.uint32]
 
 
-def crc32c(data: BytesLike | npt.NDArray[Any], value: int = 0) -> int:
+def crc32c(data: BytesLike, value: int = 0) -> int:
     """Return the CRC-32C of ``data`` (contiguous), continuing from ``value``, the CRC of what came before.
 
     >>> hex(crc32c(b"123456789"))
@@ -35,7 +34,7 @@ def crc32c(data: BytesLike | npt.NDArray[Any], value: int = 0) -> int:
     return python_crc32c(data, value)
 
 
-def python_crc32c(data: BytesLike | npt.NDArray[Any], value: int = 0) -> int:
+def python_crc32c(data: BytesLike, value: int = 0) -> int:
     """Return what :func:`crc32c` does, without the core."""
     view = memoryview(data).cast("B")
     state = value ^ 0xFFFFFFFF

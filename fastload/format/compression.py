@@ -19,12 +19,17 @@ _DICTIONARY_BYTES = 65536
 _LEAST_GAIN = 0.95
 
 
+def _dictionary(data: BytesLike) -> zstandard.ZstdCompressionDict:
+    return zstandard.ZstdCompressionDict(bytes(data))
+
+
 class Compressor:
     """Makes zstd frames of one level, with or without a dictionary."""
 
     def __init__(self, level: int, dictionary: bytes = b"") -> None:
-        options = {"dict_data": zstandard.ZstdCompressionDict(dictionary)} if dictionary else {}
-        self._zstd = zstandard.ZstdCompressor(level=level, write_content_size=True, **options)
+        self._zstd = zstandard.ZstdCompressor(
+            level, dict_data=_dictionary(dictionary) if dictionary else None, write_content_size=True
+        )
         self.dictionary = dictionary
 
     def compress(self, data: BytesLike) -> bytes:
@@ -37,7 +42,7 @@ class Decompressor:
 
     def __init__(self, dictionary: BytesLike = b"") -> None:
         self._zstd = zstandard.ZstdDecompressor(
-            **({"dict_data": zstandard.ZstdCompressionDict(bytes(dictionary))} if len(dictionary) else {})
+            dict_data=_dictionary(dictionary) if len(dictionary) else None
         )
 
     @staticmethod
@@ -75,7 +80,8 @@ def train_dictionary(samples: Sequence[BytesLike], level: int) -> bytes:
     total = sum(map(len, filled))
     if len(filled) < _LEAST_SAMPLES or total > len(filled) * _SMALL_VALUE_BYTES:
         return b""
-    training, held_out = filled[0::2], filled[1::2]
+    training: list[BytesLike] = list(filled[0::2])
+    held_out = filled[1::2]
     size = min(_DICTIONARY_BYTES, max(256, total // 16), MAX_DICTIONARY_BYTES)
     try:
         dictionary = zstandard.train_dictionary(size, training, level=level).as_bytes()

@@ -1,4 +1,4 @@
-"""A shard's header, trailer and directory: built by the writer, checked by the reader (docs/format.md section 2)."""
+"""A shard's header, trailer and directory, built and checked (docs/format.md section 2)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,15 @@ from fastload.format.layout import (
 )
 from fastload.schema import ColumnField, HeapField, Schema, canonical_json
 
-__all__ = ["Directory", "Trailer", "build_directory", "build_header", "check_header", "checksum_of", "parse_directory"]
+__all__ = [
+    "Directory",
+    "Trailer",
+    "build_directory",
+    "build_header",
+    "check_header",
+    "checksum_of",
+    "parse_directory",
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,8 +52,9 @@ class Where:
         """Return an error that says that the file contradicts the format."""
         return FormatError(message, path=self.path, shard=self.shard, offset=offset)
 
-    def corruption(self, message: str, offset: int | None = None, record: int | None = None, field: str | None = None
-                   ) -> CorruptionError:
+    def corruption(
+        self, message: str, offset: int | None = None, record: int | None = None, field: str | None = None
+    ) -> CorruptionError:
         """Return an error that says that the file is damaged, and what to do."""
         return CorruptionError(
             message,
@@ -116,7 +125,10 @@ class Trailer:
     def parse(cls, data: memoryview, file_bytes: int, identity: bytes, where: Where) -> Trailer:
         """Check a trailer against the file's real size and the header's identity."""
         at = file_bytes - TRAILER_BYTES
-        *numbers, major, minor, tail, crc, magic = TRAILER.unpack(data)
+        directory_offset, directory_bytes, records, said_bytes, index_offset, directory_crc, *rest = (
+            TRAILER.unpack(data)
+        )
+        major, minor, tail, crc, magic = rest
         if magic != TRAILER_MAGIC:
             raise where.format_error("the shard's last bytes are wrong: it was cut off, or is no shard", at)
         if crc32c(data[:-8]) != crc:
@@ -124,7 +136,9 @@ class Trailer:
         check_version(major, minor, where.path, where.shard)
         if tail != identity[:8]:
             raise where.format_error("header and trailer are of different shards", at)
-        trailer = cls(*numbers, identity)
+        trailer = cls(
+            directory_offset, directory_bytes, records, said_bytes, index_offset, directory_crc, identity
+        )
         sizes_fit = (
             trailer.file_bytes == file_bytes
             and trailer.directory_offset + trailer.directory_bytes + TRAILER_BYTES == file_bytes
@@ -179,7 +193,11 @@ def parse_directory(data: memoryview, trailer: Trailer, schema: Schema | None, w
     previous_end = HEADER_BYTES
     for number in range(count):
         section = _section(data, number, where, trailer)
-        if section.offset < previous_end or section.offset % SECTION_ALIGNMENT or section.end > trailer.directory_offset:
+        if (
+            section.offset < previous_end
+            or section.offset % SECTION_ALIGNMENT
+            or section.end > trailer.directory_offset
+        ):
             raise where.format_error("a section overlaps another or leaves the file", section.offset)
         if (section.kind in Kind.BEFORE_INDEX) != (section.offset < trailer.index_offset):
             misplaced = section.length or section.kind not in Kind.BEFORE_INDEX
@@ -212,7 +230,9 @@ def _section(data: memoryview, number: int, where: Where, trailer: Trailer) -> S
     at = DIRECTORY_HEAD.size + number * SECTION.size
     kind, field, offset, length, block_bytes, crc, checksums, reserved = SECTION.unpack_from(data, at)
     if kind not in Kind.NAMES or any(reserved):
-        raise where.format_error(f"the directory has a section of unknown kind {kind}", trailer.directory_offset + at)
+        raise where.format_error(
+            f"the directory has a section of unknown kind {kind}", trailer.directory_offset + at
+        )
     section = Section(kind, field, offset, length, crc, checksums)
     if block_bytes != (BLOCK_BYTES if kind in Kind.WITH_BLOCKS else 0):
         raise where.format_error(f"a {Kind.NAMES[kind]} section has blocks of {block_bytes} bytes", offset)
@@ -234,7 +254,6 @@ def _assemble(sections: list[Section], schema: Schema, records: int, where: Wher
                 f"a {Kind.NAMES[section.kind]} section does not belong to the schema", section.offset
             )
         by_key[section.kind, section.field] = section
-    directory_of = {kind: {f: s for (k, f), s in by_key.items() if k == kind} for kind in Kind.NAMES}
     values = records * len(schema.heap_names)
     lengths: dict[tuple[int, int], int] = {
         (Kind.OFFSETS, NO_FIELD): 8 * values,
@@ -257,9 +276,18 @@ def _assemble(sections: list[Section], schema: Schema, records: int, where: Wher
     return Directory(
         schema,
         tuple(sections),
-        *(by_key[kind, NO_FIELD] for kind in (Kind.HEAP, Kind.OFFSETS, Kind.VALUE_CHECKSUMS, Kind.BLOCK_CHECKSUMS)),
-        *(directory_of[kind] for kind in (Kind.COLUMN, Kind.VALIDITY, Kind.DICTIONARY)),
+        heap=by_key[Kind.HEAP, NO_FIELD],
+        offsets=by_key[Kind.OFFSETS, NO_FIELD],
+        value_checksums=by_key[Kind.VALUE_CHECKSUMS, NO_FIELD],
+        block_checksums=by_key[Kind.BLOCK_CHECKSUMS, NO_FIELD],
+        columns=_by_field(by_key, Kind.COLUMN),
+        validity=_by_field(by_key, Kind.VALIDITY),
+        dictionaries=_by_field(by_key, Kind.DICTIONARY),
     )
+
+
+def _by_field(by_key: dict[tuple[int, int], Section], kind: int) -> dict[int, Section]:
+    return {number: section for (its_kind, number), section in by_key.items() if its_kind == kind}
 
 
 def _belongs(kind: int, field: object) -> bool:

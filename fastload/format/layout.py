@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import struct
+from typing import ClassVar
 
 from fastload.errors import FormatError, UnsupportedFormatError, UsageError
 
@@ -81,7 +82,7 @@ class Kind:
     WITHOUT_FIELD = frozenset((HEAP, OFFSETS, VALUE_CHECKSUMS, BLOCK_CHECKSUMS))
     WITH_BLOCKS = frozenset((COLUMN, OFFSETS, VALIDITY, DICTIONARY))
     BEFORE_INDEX = frozenset((HEAP, COLUMN))
-    NAMES = {
+    NAMES: ClassVar[dict[int, str]] = {
         HEAP: "heap",
         COLUMN: "column",
         OFFSETS: "offsets",
@@ -153,7 +154,7 @@ def check_version(major: int, minor: int, path: str, shard: str | None = None) -
 
 
 def check_file_name(name: str, path: str) -> str:
-    """Return ``name`` if it is a plain file name. Raises FormatError otherwise (it might leave the folder)."""
+    """Return ``name`` if it is a plain file name. Raises FormatError otherwise: it might leave the folder."""
     try:
         length = len(name.encode("utf-8"))
     except UnicodeEncodeError:

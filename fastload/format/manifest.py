@@ -7,7 +7,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 from fastload.errors import (
     CorruptionError,
@@ -99,7 +99,9 @@ class Manifest:
             raise FormatError(f"the manifest's required_features are {features!r}", path=path)
         if features:
             raise UnsupportedFormatError(
-                f"the dataset requires {', '.join(map(repr, features))}", path=path, hint="install a newer fastload"
+                f"the dataset requires {', '.join(map(repr, features))}",
+                path=path,
+                hint="install a newer fastload",
             )
         return cls._from_content(content, path)
 
@@ -108,7 +110,9 @@ class Manifest:
         try:
             schema = Schema.from_json(content.get("schema"))
         except SchemaError as error:
-            raise FormatError(f"the manifest's schema: {error.message}", path=path, hint=error.hint) from error
+            raise FormatError(
+                f"the manifest's schema: {error.message}", path=path, hint=error.hint
+            ) from error
         metadata, splits, fingerprint = (content.get(key) for key in ("metadata", "splits", "fingerprint"))
         generation, writer = content.get("generation"), content.get("writer")
         if not isinstance(metadata, dict) or not isinstance(splits, dict) or not isinstance(writer, str):
@@ -133,7 +137,7 @@ class Manifest:
         return cls.from_bytes(manifest, f"{storage.url}/{MANIFEST_NAME}")
 
     def split_name(self, split: str | None, path: str) -> str:
-        """Return ``split``, or the only split where it is None. Raises UsageError for one that is not there."""
+        """Return ``split``, or the only split where it is None. Raises UsageError for an unknown one."""
         names = ", ".join(self.splits) or "none"
         if split is None:
             if len(self.splits) == 1:
@@ -209,7 +213,7 @@ def fingerprint_of(schema: Schema, tables: Mapping[str, ShardTable]) -> str:
     return digest.hexdigest()[:32]
 
 
-def _is_count(value: object) -> bool:
+def _is_count(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 64
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol, Union
+from typing import Protocol, TypeAlias
 
 __all__ = ["BytesLike", "ReadAt", "Storage", "WriteTo"]
 
-BytesLike = Union[bytes, bytearray, memoryview]
+BytesLike: TypeAlias = bytes | bytearray | memoryview
 
 
 class ReadAt(Protocol):

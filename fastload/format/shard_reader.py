@@ -55,13 +55,19 @@ class ShardReader:
         self._verified = Verified(verify)
         size = source.size
         if expected is not None and size != expected.file_bytes:
-            raise self._where.corruption(f"the shard has {size} bytes, the shard table says {expected.file_bytes}")
+            raise self._where.corruption(
+                f"the shard has {size} bytes, the shard table says {expected.file_bytes}"
+            )
         if size < HEADER_BYTES + TRAILER_BYTES:
             raise self._where.format_error(f"{size} bytes are too few for a shard")
         self._source = source
         self._tail, self._tail_offset = memoryview(b""), size
         self.identity = check_header(self.read(0, HEADER_BYTES), self._where)
-        if not source.mapped and expected is not None and TRAILER_BYTES <= expected.index_bytes <= _MAX_PREFETCH:
+        if (
+            not source.mapped
+            and expected is not None
+            and TRAILER_BYTES <= expected.index_bytes <= _MAX_PREFETCH
+        ):
             # One request brings everything that opening and locating records needs.
             self._tail_offset = size - expected.index_bytes
             self._tail = source.read(self._tail_offset, expected.index_bytes)
@@ -105,7 +111,9 @@ class ShardReader:
             return self._tail[offset - self._tail_offset : offset - self._tail_offset + length]
         return self._source.read(offset, length)
 
-    def read_section(self, section: Section, begin: int, end: int, record: int, field: int | None) -> memoryview:
+    def read_section(
+        self, section: Section, begin: int, end: int, record: int, field: int | None
+    ) -> memoryview:
         """Return bytes of a section with block checksums, checking the blocks that are touched as asked.
 
         ``record`` and ``field`` are for the error.
@@ -156,7 +164,10 @@ class ShardReader:
             # A null's entry is 0, as is the CRC of no bytes.
             if crc32c(data) != int.from_bytes(self.read(place, 4), "little"):
                 raise self._where.corruption(
-                    "the CRC of a value differs", heap.offset + start, self.first_record + record, self._names[field]
+                    "the CRC of a value differs",
+                    heap.offset + start,
+                    self.first_record + record,
+                    self._names[field],
                 )
             self._verified.done(_VALUES, index)
         return data

@@ -69,7 +69,9 @@ class ShardWriter:
         self._heap = _Heap(self._out, [f for f in fields if isinstance(f, HeapField)], self._spill, level)
         self._heap_numbers = [n for n, field in enumerate(fields) if field.is_heap]
         self._columns = {
-            n: (self._spill.section(), field.item_bytes) for n, field in enumerate(fields) if isinstance(field, ColumnField)
+            n: (self._spill.section(), field.item_bytes)
+            for n, field in enumerate(fields)
+            if isinstance(field, ColumnField)
         }
         self._validity = {n: _Bits(self._spill.section()) for n, field in enumerate(fields) if field.nullable}
         self._column_bytes = sum(length for _, length in self._columns.values())
@@ -83,7 +85,11 @@ class ShardWriter:
     @property
     def bytes_written(self) -> int:
         """About how large the file would be if it ended now."""
-        return HEADER_BYTES + self._heap.bytes + self.records * (self._column_bytes + 12 * len(self._heap_numbers))
+        return (
+            HEADER_BYTES
+            + self._heap.bytes
+            + self.records * (self._column_bytes + 12 * len(self._heap_numbers))
+        )
 
     def append(self, payloads: Sequence[BytesLike | None]) -> None:
         """Add a record: one payload for each field, None for a null.
@@ -97,7 +103,9 @@ class ShardWriter:
                 if number not in self._validity:
                     raise RecordError("a null in a field that is not nullable", field=name)
             elif number in self._columns and len(payload) != self._columns[number][1]:
-                raise RecordError(f"{len(payload)} bytes for an item of {self._columns[number][1]}", field=name)
+                raise RecordError(
+                    f"{len(payload)} bytes for an item of {self._columns[number][1]}", field=name
+                )
         for number, (section, length) in self._columns.items():
             payload = payloads[number]
             section.write(bytes(length) if payload is None else payload)
@@ -138,7 +146,13 @@ class ShardWriter:
         directory = build_directory(self._sections, self._schema)
         size = self._position + len(directory) + TRAILER_BYTES
         trailer = Trailer(
-            self._position, len(directory), self.records, size, index_offset, crc32c(directory), self._identity
+            self._position,
+            len(directory),
+            self.records,
+            size,
+            index_offset,
+            crc32c(directory),
+            self._identity,
         )
         self._out(directory)
         self._out(trailer.pack())
@@ -199,7 +213,9 @@ class _Heap:
     While any field is zstd, the first records are held back to train dictionaries on.
     """
 
-    def __init__(self, out: Callable[[BytesLike], None], fields: list[HeapField], spill: Spill, level: int) -> None:
+    def __init__(
+        self, out: Callable[[BytesLike], None], fields: list[HeapField], spill: Spill, level: int
+    ) -> None:
         self._out = out
         self._fields = fields
         self._level = level

@@ -8,7 +8,17 @@ from fastload.errors import UsageError
 
 __all__ = ["parse_size"]
 
-_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30, "ti": 1 << 40}
+_UNITS = {
+    "": 1,
+    "k": 10**3,
+    "m": 10**6,
+    "g": 10**9,
+    "t": 10**12,
+    "ki": 1 << 10,
+    "mi": 1 << 20,
+    "gi": 1 << 30,
+    "ti": 1 << 40,
+}
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?\s*", re.IGNORECASE)
 
 
@@ -25,7 +35,9 @@ def parse_size(size: int | str) -> int:
     else:
         match = _SIZE.fullmatch(size) if isinstance(size, str) else None
         if match is None:
-            raise UsageError(f"{size!r} is not a size", hint="write bytes as an integer, or for example '256MB'")
+            raise UsageError(
+                f"{size!r} is not a size", hint="write bytes as an integer, or for example '256MB'"
+            )
         value = int(float(match[1]) * _UNITS[(match[2] or "").lower()])
     if value < 1:
         raise UsageError(f"the size {size!r} is below 1 byte")

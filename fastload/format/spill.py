@@ -1,4 +1,4 @@
-"""Sections that grow while the heap streams out: in memory up to a budget, beyond it in one temporary file."""
+"""Sections that grow while the heap streams out: in memory, and past a budget in a temporary file."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Spill:
             return
         try:
             if self._file is None:
-                self._file = tempfile.TemporaryFile(dir=self._folder)
+                self._file = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115 - closed by close()
             for section in self._sections:
                 section.move_to(self._file)
         except OSError as error:

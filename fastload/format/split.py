@@ -9,7 +9,7 @@ from typing import Any
 
 from fastload import _backend
 from fastload.errors import FastloadError, FormatError, ShardNotFoundError, UsageError
-from fastload.format.manifest import Manifest, SplitEntry, load_table
+from fastload.format.manifest import Manifest, load_table
 from fastload.format.protocols import Storage
 from fastload.format.shard_reader import ShardReader
 from fastload.format.table import ShardTable
@@ -23,32 +23,28 @@ __all__ = ["SplitReader"]
 class SplitReader:
     """Reads records of one split. Thread-safe; picklable; usable after a fork.
 
-    Opening reads the shard table (a mapping where the storage is local) and no shard. At most
-    ``max_open_shards`` stay open, the least recently used going first. The other process, or a forked
-    child, opens everything anew, by the names of the manifest that was read here.
+    ``split`` None is the only one, or ``default``. Opening reads the shard table (a mapping where the storage
+    is local) and no shard. At most ``max_open_shards`` stay open, the least recently used going first. The
+    other process, or a forked child, opens everything anew, by the names of the manifest that was read here.
 
-    Raises CorruptionError and FormatError where the table is not right.
+    Raises UsageError where there is no such split, FormatError and CorruptionError where the table is bad.
     """
 
     def __init__(
         self,
         storage: Storage,
-        schema: Schema,
-        name: str,
-        split: SplitEntry,
+        manifest: Manifest,
+        split: str | None = None,
         *,
         verify: str = "first",
         max_open_shards: int = 256,
     ) -> None:
         self.storage = storage
-        self.schema = schema
-        self.name = name
+        self.manifest = manifest
+        self.name = manifest.split_name(split, storage.url)
         self.verify = check_verify(verify)
-        self._split = split
         self._max_open = max(1, max_open_shards)
-        self._fields: list[Field] = list(schema.values())
-        self._numbers = {field: number for number, field in enumerate(schema)}
-        self._reset()
+        self._prepare()
         self.table  # noqa: B018 - a bad table is an error of opening, not of the first record
 
     @classmethod
@@ -58,27 +54,26 @@ class SplitReader:
         split: str | None = None,
         *,
         verify: str = "first",
-        max_open_shards: int = 256,
         manifest: Manifest | None = None,
     ) -> SplitReader:
-        """Open a split by name (None: the only one, or ``default``), reading the manifest if it is not given.
+        """Open a split, reading the manifest if it is not given.
 
-        Raises NotADatasetError, UsageError for an unknown split, and the manifest's and table's errors.
+        Raises NotADatasetError and the manifest's errors, too.
         """
-        if manifest is None:
-            manifest = Manifest.load(storage)
-        name = manifest.split_name(split, storage.url)
-        return cls(
-            storage, manifest.schema, name, manifest.splits[name], verify=verify, max_open_shards=max_open_shards
-        )
+        return cls(storage, Manifest.load(storage) if manifest is None else manifest, split, verify=verify)
 
     def __getstate__(self) -> dict[str, Any]:
-        keep = ("storage", "schema", "name", "verify", "_split", "_max_open")
+        keep = ("storage", "manifest", "name", "verify", "_max_open")
         return {key: self.__dict__[key] for key in keep}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._fields = list(self.schema.values())
+        self._prepare()
+
+    def _prepare(self) -> None:
+        self.schema: Schema = self.manifest.schema
+        self._split = self.manifest.splits[self.name]
+        self._fields: list[Field] = list(self.schema.values())
         self._numbers = {field: number for number, field in enumerate(self.schema)}
         self._reset()
 
@@ -124,7 +119,9 @@ class SplitReader:
     def native(self) -> Any:
         """Return the split as ``_core.Dataset``, or None on the Python engine or where it is not local."""
         self._enter_process()
-        if self._native_made and (self._native is None) == (_backend.core() is None or self.local_folder is None):
+        if self._native_made and (self._native is None) == (
+            _backend.core() is None or self.local_folder is None
+        ):
             return self._native
         core, folder, table = _backend.core(), self.local_folder, self.table
         with self._lock:
@@ -190,7 +187,9 @@ class SplitReader:
             return self._numbers[field]
         except KeyError:
             raise UsageError(
-                f"there is no field {field!r}", path=self.folder, hint=f"the fields are: {', '.join(self._numbers)}"
+                f"there is no field {field!r}",
+                path=self.folder,
+                hint=f"the fields are: {', '.join(self._numbers)}",
             ) from None
 
     def _check_record(self, record: int) -> None:
@@ -227,7 +226,7 @@ class SplitReader:
         native = self.native()
         if native is not None:
             self._check_record(record)
-            return memoryview(native.value(record, number))
+            return memoryview(native.stored(record, number))
         shard, index = self.locate(record)
         return self.shard(shard).item(index, number)
 
@@ -271,7 +270,7 @@ class SplitReader:
 
 
 def native_fields(schema: Schema) -> list[tuple[str, bool, bool, str, int, int]]:
-    """Return the fields as the compiled core takes them: name, heap, nullable, codec, item bytes, alignment."""
+    """Return the fields as the core takes them: name, heap, nullable, codec, item bytes, alignment."""
     out = []
     for name, field in schema.items():
         if isinstance(field, HeapField):

@@ -101,7 +101,8 @@ class ShardTable:
         # The counts are compared with the real size before anything is made of them.
         if file_bytes != len(view) or shards > len(view) // 48 or names_bytes > len(view):
             raise FormatError(
-                f"the shard table has {len(view)} bytes, but says {shards} shards in {file_bytes} bytes", path=path
+                f"the shard table has {len(view)} bytes, but says {shards} shards in {file_bytes} bytes",
+                path=path,
             )
         if check_crc and crc32c(view[HEADER_BYTES:]) != body_crc:
             raise CorruptionError("the CRC of the shard table differs", path=path, offset=HEADER_BYTES)
@@ -114,7 +115,9 @@ class ShardTable:
         if (int(ends[-1]) if len(ends) else 0) != len(self.names) or bool(np.any(ends[1:] < ends[:-1])):
             raise FormatError("the names of the shard table contradict each other", path=self.path)
         if bool(np.any(self.index_bytes > self.file_bytes)):
-            raise FormatError("a shard's index is larger than the shard, says the shard table", path=self.path)
+            raise FormatError(
+                "a shard's index is larger than the shard, says the shard table", path=self.path
+            )
 
     @classmethod
     def build(cls, entries: Sequence[ShardEntry]) -> bytes:

@@ -53,8 +53,8 @@ def decode_value(field: Field, data: BytesLike) -> Any:
     uint16 bits), Str str, StrList a list of str, Json what it holds, all others bytes.
     Raises DecodeError where the payload contradicts the field.
 
-    >>> decode_value(Scalar("int16"), b"\\x02\\x01")
-    258
+    >>> decode_value(Label(["cat", "dog"]), bytes([1, 0, 0, 0, 0, 0, 0, 0]))
+    1
     """
     return _DECODERS[type(field)](field, memoryview(data))
 
@@ -67,7 +67,7 @@ def _encode_array(field: Any, value: object) -> BytesLike:
 
 
 def _bytes_of(array: np.ndarray[Any, Any]) -> memoryview:
-    return memoryview(array.reshape(-1).view(np.uint8))
+    return array.reshape(-1).view(np.uint8).data
 
 
 def _encode_label(field: Label, value: object) -> bytes:
@@ -172,7 +172,9 @@ def _decode_ragged(field: Ragged, data: memoryview) -> Any:
     shape = [size or 0 for size in field.shape]
     if len(free) == 1:
         if len(data) % field.inner_bytes:
-            raise DecodeError(f"{len(data)} bytes are no multiple of the {field.inner_bytes} of the fixed dimensions")
+            raise DecodeError(
+                f"{len(data)} bytes are no multiple of the {field.inner_bytes} of the fixed dimensions"
+            )
         shape[free[0]] = len(data) // field.inner_bytes
     else:
         head = 8 * len(free)
@@ -256,4 +258,3 @@ _DECODERS: dict[type[Field], Callable[[Any, memoryview], Any]] = {
     Audio: _decode_bytes,
     Video: _decode_bytes,
 }
-

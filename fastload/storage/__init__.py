@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from typing import Any, Union
+from typing import Any
 
 from fastload.errors import UsageError
 from fastload.storage.local import LocalStorage
@@ -18,7 +18,7 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)(://|::)")
 
 def open_storage(
     url: str | os.PathLike[str], options: Mapping[str, Any] | None = None
-) -> Union[LocalStorage, RemoteStorage]:
+) -> LocalStorage | RemoteStorage:
     """Return the storage at a path or URL; nothing is read or made yet.
 
     ``options`` go to fsspec. Raises UsageError where the scheme is unknown or its package is missing.

@@ -1,16 +1,16 @@
-"""What the storages share. Their interface is fastload.format.protocols, which they fit without importing it."""
+"""What the storages share. Their interface is in fastload.format.protocols; they fit it structurally."""
 
 from __future__ import annotations
 
 import errno
 from collections.abc import Iterator
-from typing import Protocol, Union
+from typing import Protocol, TypeAlias
 
 from fastload.errors import WriteError
 
 __all__ = ["BytesLike", "Source", "copy_pieces", "write_error"]
 
-BytesLike = Union[bytes, bytearray, memoryview]
+BytesLike: TypeAlias = bytes | bytearray | memoryview
 
 _COPY_BYTES = 8 << 20
 
@@ -49,7 +49,10 @@ def write_error(error: BaseException, path: str) -> WriteError:
     sentence, hint = {
         errno.ENOSPC: ("the disk is full", "free space there, or write elsewhere, and run it again"),
         errno.EDQUOT: ("the disk quota is used up", "free space there, or write elsewhere, and run it again"),
-        errno.EFBIG: ("the file would be larger than is allowed here", "raise the limit, or lower shard_size"),
+        errno.EFBIG: (
+            "the file would be larger than is allowed here",
+            "raise the limit, or lower shard_size",
+        ),
         errno.EACCES: ("no permission to write here", "choose a folder that you may write to"),
         errno.EPERM: ("no permission to write here", "choose a folder that you may write to"),
         errno.EROFS: ("the filesystem is read-only", "choose a folder that you may write to"),

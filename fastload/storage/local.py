@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import mmap
 import os
 import secrets
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from fastload.errors import CorruptionError, WriteError
 from fastload.storage.base import BytesLike, Source, copy_pieces, write_error
 
-try:
-    import fcntl
-except ImportError:  # Windows: publishing is atomic there too, but two writers at one moment are not told
-    fcntl = None  # type: ignore[assignment]
+# Windows has no fcntl: publishing is atomic there too, but two writers at one moment are not told.
+fcntl: Any = importlib.import_module("fcntl") if importlib.util.find_spec("fcntl") else None
 
 __all__ = ["LocalStorage"]
 
@@ -37,7 +37,9 @@ class _LocalReadAt:
     def read(self, offset: int, length: int) -> memoryview:
         data = self._view[offset : offset + length]
         if len(data) != length:
-            raise CorruptionError(f"bytes {offset} to {offset + length} of a file of {self.size}", path=self.path)
+            raise CorruptionError(
+                f"bytes {offset} to {offset + length} of a file of {self.size}", path=self.path
+            )
         return data
 
     def close(self) -> None:
@@ -50,7 +52,9 @@ class _LocalWriteTo:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+        flags = (
+            os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+        )
         self._descriptor = os.open(path, flags, 0o666)
 
     def write(self, data: BytesLike) -> None:
@@ -112,7 +116,7 @@ class LocalStorage:
             with self._lock():
                 if check is not None:
                     check(self._content(path))
-                # New files' names reach the disk before the manifest that names them, and that before we return.
+                # New names reach the disk before the manifest that uses them, and that before we return.
                 _flush_folder(self._folder)
                 os.replace(self._path(temporary), path)
                 _flush_folder(self._folder)

@@ -27,7 +27,9 @@ class _RemoteReadAt:
             return memoryview(b"")
         data = self._filesystem.cat_file(self._key, start=offset, end=offset + length)
         if len(data) != length:
-            raise CorruptionError(f"bytes {offset} to {offset + length} of a file of {self.size}", path=self.path)
+            raise CorruptionError(
+                f"bytes {offset} to {offset + length} of a file of {self.size}", path=self.path
+            )
         return memoryview(data)
 
     def close(self) -> None:
@@ -177,3 +179,8 @@ class RemoteStorage:
         except BaseException:
             file.abort()
             raise
+
+
+def filesystem(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
+    """Return fsspec's filesystem for a URL, and the path in it. Raises UsageError as RemoteStorage does."""
+    return RemoteStorage(url, options)._filesystem()
