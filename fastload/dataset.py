@@ -1,0 +1,435 @@
+"""What a user opens: records by index, views of them, and what they are turned into."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import operator
+import os
+import random
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, overload
+
+import numpy as np
+
+from fastload.engine.plan import BatchIndices, Engine, FieldPlan, Plan
+from fastload.errors import SchemaError, UsageError
+from fastload.format import Manifest, SplitReader
+from fastload.format.manifest import fingerprint_of
+from fastload.sampling import Selection
+from fastload.schema import Field, Image, Label, Ragged, Schema
+from fastload.storage import open_storage
+from fastload.transforms import Call, Operation, from_torchvision, output_spec
+
+__all__ = ["Dataset", "Look", "open_dataset"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """What happens to one field: its operations, and the group number that keys their draws."""
+
+    operations: tuple[Operation, ...]
+    group: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Look:
+    """How samples and batches look: which fields, transformed how, in which types and container."""
+
+    columns: tuple[str, ...]
+    programs: tuple[tuple[str, Program], ...] = ()
+    ragged: tuple[tuple[str, str], ...] = ()
+    format: Literal["torch", "numpy"] = "torch"
+    tuples: bool = False
+
+    def plan(
+        self, schema: Schema, sources: Sequence[SplitReader], *, seed: int, samples: bool = False
+    ) -> Plan:
+        """Return the plan that makes this; for single ``samples`` ragged fields are not joined."""
+        programs, ragged = dict(self.programs), {} if samples else dict(self.ragged)
+        none = Program((), 0)
+        fields = []
+        for name in self.columns:
+            program = programs.get(name, none)
+            mode = ragged.get(name, "list")
+            fields.append(FieldPlan(name, schema[name], program.operations, program.group, mode))
+        return Plan(tuple(sources), tuple(fields), seed)
+
+    @property
+    def draws(self) -> bool:
+        """Whether anything in it may draw random numbers."""
+        return any(program.operations for name, program in self.programs if name in self.columns)
+
+    def shape(self, values: Mapping[str, Any]) -> Any:
+        """Return the values of one batch or sample in the container asked for."""
+        return tuple(values.values()) if self.tuples else dict(values)
+
+
+class Dataset:
+    """Records of a fastload dataset, or a view of some of them. Made by :func:`fastload.open`.
+
+    ``ds[i]`` is one sample: a dict of its fields (a tuple after :meth:`as_tuple`). Images are decoded:
+    uint8 (C, H, W), or what :meth:`transform` says. Fields are torch tensors, or NumPy values after
+    ``with_format("numpy")``: tensor and ragged fields arrays, scalars 0-d tensors (NumPy scalars) of their
+    dtype; labels are ints, as ImageFolder gives them; bytes, str, lists of str and JSON are Python's.
+    Null is None.
+
+    Slices, lists of indices, :meth:`take` and ``+`` give views, which compose as Python lists do and copy
+    no data. Datasets pickle, and reopen their files in the process that uses them.
+
+    Random transforms draw by a key from torch's generator (Python's where torch is not loaded), so that
+    they differ between epochs under any loader; fastload's own DataLoader keys them by its seed, and
+    :meth:`sample` reproduces one.
+    """
+
+    def __init__(
+        self, sources: Sequence[SplitReader], selection: Selection, look: Look, metadata: Mapping[str, Any]
+    ) -> None:
+        self.sources = tuple(sources)
+        self.selection = selection
+        self.look = look
+        self.metadata = dict(metadata)
+        self._local = threading.local()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {key: value for key, value in self.__dict__.items() if key != "_local"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._local = threading.local()
+
+    def _with(self, **changes: Any) -> Dataset:
+        parts = {"selection": self.selection, "look": self.look, **changes}
+        return Dataset(self.sources, parts["selection"], parts["look"], self.metadata)
+
+    # --- what it is ------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return len(self.selection)
+
+    @property
+    def schema(self) -> Schema:
+        """The fields of a record that samples have, in their order, as stored."""
+        stored = self.sources[0].schema
+        return Schema({name: stored[name] for name in self.look.columns})
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The class names of the label field. Raises UsageError unless there is exactly one."""
+        labels = {name: field for name, field in self.schema.items() if isinstance(field, Label)}
+        if len(labels) != 1:
+            found = ", ".join(labels) if labels else "none"
+            raise UsageError(
+                f"classes belong to one Label field, and the dataset has {found}",
+                hint="ask the field: ds.schema[name].classes" if labels else None,
+            )
+        (label,) = labels.values()
+        return label.classes
+
+    @property
+    def class_to_idx(self) -> dict[str, int]:
+        """The label's index by class name, as torchvision's ImageFolder has it."""
+        return {name: index for index, name in enumerate(self.classes)}
+
+    @property
+    def fingerprint(self) -> str:
+        """32 hexadecimal digits that name the records and their order: schema, contents, view."""
+        parts = [fingerprint_of(source.schema, {source.name: source.table}) for source in self.sources]
+        text = " ".join([*parts, self.selection.digest().hex()])
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+    def __repr__(self) -> str:
+        where = ", ".join(dict.fromkeys(f"{source.folder} [{source.name}]" for source in self.sources))
+        lines = [f"Dataset of {len(self):,} records from {where}"]
+        programs = dict(self.look.programs)
+        for name, field in self.schema.items():
+            text = _describe(field)
+            steps = [repr(operation) for operation in programs[name].operations] if name in programs else []
+            lines.append(f"  {name}: {' -> '.join([text, *steps])}")
+        container = "tuples" if self.look.tuples else "dicts"
+        lines.append(
+            f"  as {container} of {'torch tensors' if self.look.format == 'torch' else 'NumPy arrays'}"
+        )
+        return "\n".join(lines)
+
+    # --- views -----------------------------------------------------------------------------------------
+
+    @overload
+    def __getitem__(self, key: int) -> Any: ...
+    @overload
+    def __getitem__(self, key: slice | Sequence[int]) -> Dataset: ...
+    def __getitem__(self, key: Any) -> Any:
+        """Return one sample (for an integer) or a view (for a slice or a list of integers).
+
+        Raises IndexError for an index out of range.
+        """
+        if isinstance(key, slice):
+            return self._with(selection=self.selection[key])
+        if isinstance(key, range):
+            return self._with(selection=self._range(key))
+        if isinstance(key, (list, tuple)) or getattr(key, "ndim", False):
+            return self._with(selection=self.selection.take(self.selection.normalise(key)))
+        return self._samples(self.selection.normalise([_index(key)]))[0]
+
+    def _range(self, key: range) -> Selection:
+        if not key or not 0 <= min(key[0], key[-1]) <= max(key[0], key[-1]) < len(self):
+            return self.selection.take(self.selection.normalise(np.asarray(key, dtype=np.int64)))
+        stop = key[-1] + (1 if key.step > 0 else -1)
+        return self.selection[key[0] : stop if stop >= 0 else None : key.step]
+
+    def take(self, count: int) -> Dataset:
+        """Return a view of the first ``count`` records, or of all where there are fewer."""
+        if count < 0:
+            raise UsageError(f"cannot take {count} records")
+        return self[:count]
+
+    def __add__(self, other: Dataset) -> Dataset:
+        """Return a view of this dataset's records, then the other's.
+
+        Both must have the same schema, columns, transforms and format. Raises SchemaError where not.
+        """
+        if not isinstance(other, Dataset):
+            return NotImplemented
+        difference = self.difference(other)
+        if difference is not None:
+            raise SchemaError(f"these datasets cannot be concatenated: {difference}")
+        sources = list(self.sources)
+        numbers = []
+        for source in other.sources:
+            known = next((number for number, one in enumerate(sources) if one is source), None)
+            if known is None:
+                known = len(sources)
+                sources.append(source)
+            numbers.append(known)
+        selection = self.selection + other.selection.renumbered(numbers)
+        return Dataset(sources, selection, self.look, self.metadata)
+
+    def difference(self, other: Dataset) -> str | None:
+        """Return why samples of two datasets are not of one kind, or None if they are."""
+        mine, theirs = self.sources[0].schema, other.sources[0].schema
+        if mine != theirs:
+            names = [name for name in {**mine, **theirs} if mine.get(name) != theirs.get(name)]
+            return f"their schemas differ in {', '.join(names) or 'the order of their fields'}"
+        for part in dataclasses.fields(Look):
+            if getattr(self.look, part.name) != getattr(other.look, part.name):
+                said = {"programs": "transforms", "tuples": "as_tuple", "ragged": "with_ragged"}
+                return f"their {said.get(part.name, part.name)} differ"
+        return None
+
+    # --- what samples look like ------------------------------------------------------------------------
+
+    def _check_names(self, names: Sequence[str], *, among: Sequence[str] | None = None) -> None:
+        known = self.look.columns if among is None else among
+        for name in names:
+            if name not in known:
+                raise UsageError(f"there is no field {name!r}", hint=f"the fields are: {', '.join(known)}")
+        if len(set(names)) != len(names) or not names:
+            raise UsageError(f"name each field once, and at least one, not {list(names)!r}")
+
+    def select_columns(self, names: str | Sequence[str]) -> Dataset:
+        """Return a view whose samples have only the named fields, in that order; no others are read."""
+        columns = (names,) if isinstance(names, str) else tuple(names)
+        self._check_names(columns)
+        return self._with(look=dataclasses.replace(self.look, columns=columns))
+
+    def as_tuple(self, *names: str) -> Dataset:
+        """Return a view whose samples and batches are tuples of the named fields, of all if none is named."""
+        chosen = self.select_columns(names) if names else self
+        return chosen._with(look=dataclasses.replace(chosen.look, tuples=True))
+
+    def with_format(self, format: Literal["torch", "numpy"]) -> Dataset:
+        """Return a view that gives torch tensors, or NumPy arrays without importing torch."""
+        if format not in ("torch", "numpy"):
+            raise UsageError(f"unknown format {format!r}", hint="use 'torch' or 'numpy'")
+        return self._with(look=dataclasses.replace(self.look, format=format))
+
+    def with_ragged(self, **modes: str) -> Dataset:
+        """Return a view that says how batches join ragged fields: ``with_ragged(tokens="pad")``.
+
+        ``"list"`` (the default) gives a list of arrays, ``"pad"`` one array padded with zeros,
+        ``"jagged"`` values and offsets (in torch a nested tensor of jagged layout).
+        """
+        self._check_names(list(modes))
+        for name, mode in modes.items():
+            field = self.schema[name]
+            if mode not in ("list", "pad", "jagged"):
+                raise UsageError(f"unknown ragged mode {mode!r}", hint="use 'list', 'pad' or 'jagged'")
+            if not isinstance(field, Ragged) or (mode != "list" and field.nullable):
+                raise UsageError(
+                    f"field {name!r} is {field!r}", hint="with_ragged is for Ragged fields without null"
+                )
+            if mode == "jagged" and field.free_dimensions != (0,):
+                raise UsageError(
+                    f"field {name!r} is {field!r}", hint="jagged needs the first dimension alone free"
+                )
+        ragged = {**dict(self.look.ragged), **modes}
+        return self._with(look=dataclasses.replace(self.look, ragged=tuple(ragged.items())))
+
+    def transform(self, **fields: Any) -> Dataset:
+        """Return a view that transforms the named fields: ``ds.transform(image=[T.Resize(256), …])``.
+
+        A field takes an operation of :mod:`fastload.transforms`, a torchvision v2 transform or Compose, any
+        callable, or a list of these; they come behind those it has. None removes them. What is known runs
+        natively, callables in Python: on image fields they get what torchvision's would, on others the
+        value as NumPy has it. Raises UsageError for operations that do not fit the field.
+        """
+        self._check_names(list(fields))
+        programs = dict(self.look.programs)
+        for name, transforms in fields.items():
+            if transforms is None:
+                programs.pop(name, None)
+                continue
+            group = max((program.group for program in programs.values()), default=-1) + 1
+            before = programs.get(name, Program((), group))
+            after = Program(before.operations + from_torchvision(transforms), before.group)
+            _check_program(name, self.schema, after)
+            programs[name] = after
+        return self._with(look=dataclasses.replace(self.look, programs=tuple(programs.items())))
+
+    # --- samples ---------------------------------------------------------------------------------------
+
+    def plan(self, *, seed: int = 0, samples: bool = False) -> Plan:
+        """Return what an engine needs to make batches (or single ``samples``) of this dataset."""
+        return self.look.plan(self.sources[0].schema, self.sources, seed=seed, samples=samples)
+
+    def __iter__(self) -> Iterator[Any]:
+        for index in range(len(self)):
+            yield self[index]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Any]:
+        """Return the samples at ``indices``: what torch's DataLoader calls for a whole batch."""
+        return self._samples(self.selection.normalise(indices))
+
+    def sample(self, index: int, *, seed: int = 0, epoch: int = 0, position: int | None = None) -> Any:
+        """Return sample ``index`` with its random draws keyed as fastload's DataLoader keys them.
+
+        ``position`` is the sample's place in the epoch's order, by default ``index`` (its place where
+        nothing is shuffled).
+        """
+        from fastload.engine import make_engine
+
+        (entry,) = self.selection.normalise([_index(index)])
+        engine = make_engine(self.plan(seed=seed, samples=True), 0)
+        try:
+            place = int(entry) if position is None else position
+            return self._make(engine, np.array([entry]), np.array([place], np.int64), epoch)[0]
+        finally:
+            engine.close()
+
+    def _samples(self, entries: np.ndarray[Any, np.dtype[np.int64]]) -> list[Any]:
+        if not len(entries):
+            return []
+        engine = self._engine()
+        positions, epoch = np.zeros_like(entries), 0
+        if self.look.draws:
+            key = _random_bits()
+            # The low bits number the samples of this call, the high ones tell calls apart.
+            positions = np.arange(len(entries), dtype=np.int64) + (key & 0x3FFFFFFF) * (1 << 32)
+            epoch = key >> 31
+        return self._make(engine, entries, positions, epoch)
+
+    def _make(self, engine: Engine, entries: Any, positions: Any, epoch: int) -> list[Any]:
+        sources, records = self.selection.locate(entries)
+        # Images may differ in size, and what callables make may too: then one sample is one batch.
+        step = (
+            1 if self.look.draws or any(isinstance(f, Image) for f in self.schema.values()) else len(entries)
+        )
+        out: list[Any] = []
+        for low in range(0, len(entries), step):
+            part = slice(low, low + step)
+            engine.submit(BatchIndices(positions[part], sources[part], records[part], epoch))
+            out.extend(self.split(engine.next(), len(records[part])))
+        return out
+
+    def split(self, values: Mapping[str, Any], count: int) -> list[Any]:
+        """Return a batch of ``count`` samples, as an engine made it, as single samples."""
+        if self.look.format == "torch":
+            from fastload.staging import to_torch
+
+            values = to_torch(values, self.plan(samples=True))
+        columns = [_unstack(self.sources[0].schema[name], value) for name, value in values.items()]
+        return [
+            self.look.shape({name: column[number] for name, column in zip(values, columns, strict=True)})
+            for number in range(count)
+        ]
+
+    def _engine(self) -> Engine:
+        """Return this thread's engine, made anew in a forked child."""
+        held: tuple[int, Engine] | None = getattr(self._local, "engine", None)
+        if held is None or held[0] != os.getpid():
+            from fastload.engine import make_engine
+
+            held = self._local.engine = (os.getpid(), make_engine(self.plan(samples=True), 0))
+        return held[1]
+
+
+def _index(key: Any) -> int:
+    try:
+        return operator.index(key)
+    except TypeError:
+        raise TypeError(
+            f"a dataset is indexed by an integer, a slice or a list of integers, not {type(key).__name__}"
+        ) from None
+
+
+def _describe(field: Field) -> str:
+    """Return a field as one would write it in a schema, long class lists cut."""
+    if isinstance(field, Label) and len(field.classes) > 5:
+        return f"Label({len(field.classes)} classes)"
+    said = [part for part in dataclasses.fields(field) if getattr(field, part.name) != part.default]
+    required = [repr(getattr(field, part.name)) for part in said if part.default is dataclasses.MISSING]
+    named = [f"{p.name}={getattr(field, p.name)!r}" for p in said if p.default is not dataclasses.MISSING]
+    return f"{type(field).__name__}({', '.join(required + named)})"
+
+
+def _unstack(field: Field, value: Any) -> Any:
+    if isinstance(field, Label) and hasattr(value, "tolist"):
+        return value.tolist()  # ints, as ImageFolder gives
+    if isinstance(field, Label):
+        return [None if item is None else int(item) for item in value]
+    return value
+
+
+def _check_program(name: str, schema: Schema, program: Program) -> None:
+    field = schema[name]
+    if program.group > 255 or len(program.operations) > 256:
+        raise UsageError("more than 256 transforms", field=name)
+    if isinstance(field, Image):
+        output_spec(program.operations, 1 if field.mode == "L" else 3)
+    elif not all(isinstance(operation, Call) for operation in program.operations):
+        raise UsageError(
+            "image operations are for Image fields",
+            field=name,
+            hint=f"the field is {field!r}: give a callable",
+        )
+
+
+def _random_bits() -> int:
+    """Return 63 bits from torch's generator, which its DataLoader seeds anew in each worker and epoch."""
+    torch: Any = sys.modules.get("torch")
+    if torch is None:
+        return random.getrandbits(63)
+    return int(torch.empty((), dtype=torch.int64).random_())
+
+
+def open_dataset(
+    path: str | os.PathLike[str],
+    split: str | None = None,
+    *,
+    verify: Literal["first", "always", "never"] = "first",
+    storage_options: Mapping[str, Any] | None = None,
+) -> Dataset:
+    """Open a dataset: a folder, or any fsspec URL.
+
+    ``split`` may be left out where there is one, or one called ``default``. ``verify`` says when checksums
+    are looked at: ``"first"`` (each value when this process first touches it), ``"always"`` or ``"never"``.
+    ``storage_options`` go to fsspec. Raises NotADatasetError, FormatError or UsageError.
+    """
+    if verify not in ("first", "always", "never"):
+        raise UsageError(f"unknown verify {verify!r}", hint="use 'first', 'always' or 'never'")
+    storage = open_storage(os.fspath(path), dict(storage_options or {}))
+    manifest = Manifest.load(storage)
+    reader = SplitReader.open(storage, split, verify=verify, manifest=manifest)
+    return Dataset([reader], Selection.whole(reader.records), Look(tuple(reader.schema)), manifest.metadata)

@@ -1,0 +1,279 @@
+"""The engine without compiled code: the same plan, in NumPy and Pillow, on Python threads."""
+
+from __future__ import annotations
+
+import collections
+import os
+import queue
+import threading
+import time
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from fastload.engine.collate import collate_field
+from fastload.engine.plan import Allocate, BatchIndices, BatchValue, FieldPlan, Jagged, Plan
+from fastload.errors import EngineError, FastloadError
+from fastload.format import SplitReader
+from fastload.schema import Image
+from fastload.transforms import Call, Draws, SampleKey, apply_program, decode_image
+from fastload.transforms.call import seeded
+
+__all__ = ["PythonEngine"]
+
+_JOIN_SECONDS = 5.0
+
+
+class PythonEngine:
+    """Makes batches with ``num_workers`` threads, or in the thread that calls ``next`` where that is 0.
+
+    ``byte_budget`` bounds the batches that are made and not yet delivered, measured by the largest one so
+    far; one is always admitted. ``reason`` says why the native engine does not run, for ``stats``.
+    Not thread-safe; one owner.
+    """
+
+    name = "python"
+
+    def __init__(
+        self, plan: Plan, num_workers: int, byte_budget: int | None = None, *, reason: str | None = None
+    ) -> None:
+        self._reason = reason
+        self._process = os.getpid()
+        self._state = _State(plan, byte_budget)
+        self._in_flight: collections.deque[_Job] = collections.deque()
+        self._threads = [
+            threading.Thread(target=_work, args=(self._state,), name=f"fastload-{number}", daemon=True)
+            for number in range(num_workers)
+        ]
+        for thread in self._threads:
+            thread.start()
+        # Daemon threads, ended here also at interpreter exit: an exit must not wait for queued work.
+        self._finalizer = weakref.finalize(self, _shut_down, self._state, self._threads, self._process)
+
+    def submit(self, indices: BatchIndices, allocate: Allocate | None = None) -> None:
+        """Queue a batch. Never blocks."""
+        if self._state.closed:
+            raise EngineError("the engine is closed")
+        job = _Job(indices, allocate, min(len(self._threads), len(indices)))
+        self._in_flight.append(job)
+        if self._threads:
+            self._state.enqueue(job)
+
+    def next(self, timeout: float = 0) -> Mapping[str, BatchValue]:
+        """Wait for the oldest batch in flight; see :class:`fastload.engine.plan.Engine`."""
+        if not self._in_flight:
+            raise EngineError("no batch is in flight")
+        started = time.perf_counter()
+        job = self._in_flight[0]
+        if not self._threads:
+            job.make_all(self._state)
+        elif not job.done.wait(timeout or None):
+            raise EngineError(f"no batch came within the timeout of {timeout:g} seconds")
+        self._in_flight.popleft()
+        self._state.delivered(job, time.perf_counter() - started)
+        if job.error is not None:
+            raise job.error
+        return job.result
+
+    def stats(self) -> Mapping[str, Any]:
+        """Return counters since the engine was made; ``work_seconds`` are summed over threads.
+
+        ``batches``, ``samples`` and ``batch_bytes`` (made), ``work_seconds``, ``wait_seconds`` (the
+        consumer), ``in_flight``, ``reason`` (why the native engine does not run).
+        """
+        return {**self._state.stats(), "in_flight": len(self._in_flight), "reason": self._reason}
+
+    def close(self) -> None:
+        """Stop and join every thread, dropping what is in flight. May be called twice."""
+        self._in_flight.clear()
+        self._finalizer()
+
+
+class _State:
+    """What the threads share. It knows nothing of the engine, so that one forgotten is collected."""
+
+    def __init__(self, plan: Plan, byte_budget: int | None) -> None:
+        self.plan = plan
+        self.closed = False
+        self.tasks: queue.SimpleQueue[tuple[_Job, int] | None] = queue.SimpleQueue()
+        self._byte_budget = byte_budget
+        self._lock = threading.Lock()
+        self._waiting: collections.deque[_Job] = collections.deque()
+        self._admitted = 0
+        self._largest = 0
+        self._counts = {"batches": 0, "samples": 0, "batch_bytes": 0}
+        self._seconds = {"work_seconds": 0.0, "wait_seconds": 0.0}
+
+    def enqueue(self, job: _Job) -> None:
+        with self._lock:
+            self._waiting.append(job)
+            self._admit()
+
+    def _admit(self) -> None:
+        while self._waiting and (
+            not self._admitted
+            or self._byte_budget is None
+            or (self._admitted + 1) * self._largest <= self._byte_budget
+        ):
+            job = self._waiting.popleft()
+            self._admitted += 1
+            for chunk in range(job.chunks):
+                self.tasks.put((job, chunk))
+
+    def finished(self, job: _Job) -> None:
+        with self._lock:
+            size = _bytes_of(job.result)
+            self._largest = max(self._largest, size)
+            self._counts["batches"] += 1
+            self._counts["samples"] += len(job.indices)
+            self._counts["batch_bytes"] += size
+            self._seconds["work_seconds"] += job.seconds
+
+    def delivered(self, job: _Job, waited: float) -> None:
+        with self._lock:
+            self._seconds["wait_seconds"] += waited
+            self._admitted = max(0, self._admitted - 1)
+            self._admit()
+
+    def stats(self) -> dict[str, Any]:
+        with self._lock:
+            return {**self._counts, **self._seconds}
+
+
+class _Job:
+    """One batch on its way: chunks of samples are made anywhere; who makes the last one collates."""
+
+    def __init__(self, indices: BatchIndices, allocate: Allocate | None, chunks: int) -> None:
+        self.indices = indices
+        self.allocate = allocate
+        self.chunks = max(1, chunks)
+        self.done = threading.Event()
+        self.result: Mapping[str, BatchValue] = {}
+        self.error: BaseException | None = None
+        self.seconds = 0.0
+        self._samples: list[list[Any] | None] = [None] * len(indices)
+        self._errors: dict[int, BaseException] = {}
+        self._left = self.chunks
+        self._lock = threading.Lock()
+
+    def make_all(self, state: _State) -> None:
+        self.make(0, state)
+
+    def make(self, chunk: int, state: _State) -> None:
+        started = time.perf_counter()
+        count = len(self.indices)
+        for number in range(count * chunk // self.chunks, count * (chunk + 1) // self.chunks):
+            if state.closed:
+                return
+            try:
+                self._samples[number] = _make_sample(state.plan, self.indices, number)
+            except Exception as error:
+                self._errors[number] = error
+                break
+        with self._lock:
+            self.seconds += time.perf_counter() - started
+            self._left -= 1
+            last = not self._left
+        if last:
+            self._finish(state)
+
+    def _finish(self, state: _State) -> None:
+        started = time.perf_counter()
+        if self._errors:
+            self.error = self._errors[min(self._errors)]
+        else:
+            try:
+                self.result = {
+                    field.name: collate_field(field, values, self.indices.records, self.allocate)
+                    for field, values in zip(state.plan.fields, self._columns(state.plan), strict=True)
+                }
+            except Exception as error:
+                self.error = error
+        self._samples = []
+        self.seconds += time.perf_counter() - started
+        state.finished(self)
+        self.done.set()
+
+    def _columns(self, plan: Plan) -> list[list[Any]]:
+        samples = [sample for sample in self._samples if sample is not None]
+        return [[sample[number] for sample in samples] for number in range(len(plan.fields))]
+
+
+def _work(state: _State) -> None:
+    while (task := state.tasks.get()) is not None:
+        job, chunk = task
+        job.make(chunk, state)
+        del task, job  # an idle thread must not keep a delivered batch alive
+
+
+def _shut_down(state: _State, threads: list[threading.Thread], process: int) -> None:
+    state.closed = True
+    if os.getpid() != process:
+        return  # a forked child has the objects, but not the threads
+    for _ in threads:
+        state.tasks.put(None)
+    deadline = time.monotonic() + _JOIN_SECONDS
+    for thread in threads:
+        if thread is not threading.current_thread():
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+
+def _make_sample(plan: Plan, indices: BatchIndices, number: int) -> list[Any]:
+    source = plan.sources[int(indices.sources[number])]
+    record = int(indices.records[number])
+    sample = []
+    for field in plan.fields:
+        key = SampleKey(plan.seed, indices.epoch, int(indices.positions[number]), field.group)
+        try:
+            sample.append(_make_value(field, source, record, key))
+        except FastloadError as error:
+            raise _located(error, field, source, record)  # noqa: B904 (the same error, with its place)
+        except Exception as error:
+            raise EngineError(
+                f"a transform failed with {type(error).__name__}: {error}",
+                path=source.folder,
+                record=record,
+                field=field.name,
+            ) from error
+    return sample
+
+
+def _make_value(field: FieldPlan, source: SplitReader, record: int, key: SampleKey) -> Any:
+    value = source.value(record, field.name)
+    if value is None:
+        return None
+    if isinstance(field.field, Image):
+        return apply_program(field.operations, decode_image(value, field.field.mode or "RGB"), key)
+    for number, operation in enumerate(field.operations):
+        assert isinstance(operation, Call)  # Dataset.transform admits no other for fields that are no images
+        with seeded(Draws(*key, number).seed(0)):
+            value = operation.function(value)
+        if hasattr(value, "__array__"):
+            value = np.asarray(value)  # tensors, without importing torch
+    return value
+
+
+def _located(error: FastloadError, field: FieldPlan, source: SplitReader, record: int) -> FastloadError:
+    if error.record is None:
+        error.path = error.path or source.folder
+        error.record = record
+        error.field = error.field or field.name
+    return error
+
+
+def _bytes_of(batch: Mapping[str, BatchValue]) -> int:
+    total = 0
+    for value in batch.values():
+        if isinstance(value, Jagged):
+            total += value.values.nbytes + value.offsets.nbytes
+        elif isinstance(value, np.ndarray):
+            total += value.nbytes
+        else:
+            total += sum(getattr(item, "nbytes", None) or _length(item) for item in value)
+    return total
+
+
+def _length(item: Any) -> int:
+    return len(item) if isinstance(item, (bytes, str)) else 64

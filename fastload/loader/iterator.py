@@ -1,0 +1,197 @@
+"""One epoch on its way: batches of indices go into an engine, batches come out."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import os
+import time
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from fastload.engine.plan import BatchIndices, Engine, Plan
+from fastload.errors import EngineError
+from fastload.sampling import Indices
+
+__all__ = ["EngineIterator", "Job", "Progress", "SpareEngine"]
+
+_abandoned: list[Engine] = []
+"""Engines of the parent in a forked child: their threads are not here, so that closing one would hang."""
+
+
+_END = object()
+
+
+@dataclasses.dataclass
+class Progress:
+    """How far an epoch was delivered. ``position`` counts samples over all ranks, prefetched ones not."""
+
+    epoch: int = 0
+    position: int = 0
+    batches: int = 0
+    samples: int = 0
+    wait_seconds: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """What an iterator does: which batches, and what becomes of them.
+
+    ``deliver`` makes the user's batch of what the engine gives, or, with ``singles``, of a list with what
+    it gives for each sample alone. ``release`` takes the engine back after a complete epoch.
+    """
+
+    batches: Iterator[Indices]
+    epoch: int
+    world: int
+    ahead: int
+    deliver: Callable[[Any], Any]
+    singles: bool = False
+    allocate: Callable[[], Any] | None = None
+    timeout: float = 0
+    release: Callable[[Engine], None] | None = None
+
+
+class EngineIterator(Iterator[Any]):
+    """Iterates over one epoch. Not thread-safe; any number may live at once, each with its engine.
+
+    ``ahead`` batches are in the making while the consumer works with the one before; 0 makes each when it
+    is asked for. A failure ends the iterator: no thread outlives it.
+    """
+
+    def __init__(self, engine: Engine, job: Job, progress: Progress) -> None:
+        self._engine = engine
+        self._job = job
+        self._progress = progress
+        self._process = os.getpid()
+        self._in_flight: collections.deque[int] = collections.deque()
+        self._closed = False
+        # Also at interpreter exit, while everything that the engine's threads use is still there.
+        self._finalizer = weakref.finalize(self, _close_engine, engine, self._process)
+        try:
+            for _ in range(job.ahead):
+                self._submit()
+        except BaseException:
+            self.close()
+            raise
+
+    def __iter__(self) -> EngineIterator:
+        return self
+
+    def __next__(self) -> Any:
+        if self._closed:
+            raise StopIteration
+        if os.getpid() != self._process:
+            raise EngineError(
+                "this iterator was made before a fork, and its threads live in the parent",
+                hint="make a new one in this process with iter(loader)",
+            )
+        try:
+            batch = self._next()
+        except BaseException as error:
+            self.close()
+            if isinstance(error, StopIteration):  # out of a collate_fn: it must not pass for the epoch's end
+                raise EngineError("collate_fn raised StopIteration") from error
+            raise
+        if batch is _END:
+            self._finish()
+            raise StopIteration
+        return batch
+
+    def _next(self) -> Any:
+        if not self._in_flight and not self._submit():
+            return _END
+        started = time.perf_counter()
+        count = self._in_flight[0]
+        made = self._receive(count)
+        self._in_flight.popleft()
+        progress = self._progress
+        progress.wait_seconds += time.perf_counter() - started
+        if len(self._in_flight) < self._job.ahead:
+            self._submit()
+        batch = self._job.deliver(made)
+        progress.batches += 1
+        progress.samples += count
+        progress.position += count * self._job.world
+        return batch
+
+    def _submit(self) -> bool:
+        indices = next(self._job.batches, None)
+        if indices is None:
+            return False
+        positions, sources, records = indices
+        job = self._job
+        if job.singles:
+            for number in range(len(records)):
+                one = slice(number, number + 1)
+                self._engine.submit(BatchIndices(positions[one], sources[one], records[one], job.epoch))
+        else:
+            self._engine.submit(
+                BatchIndices(positions, sources, records, job.epoch), job.allocate and job.allocate()
+            )
+        self._in_flight.append(len(records))
+        return True
+
+    def _receive(self, count: int) -> Mapping[str, Any] | list[Mapping[str, Any]]:
+        if not self._job.singles:
+            return self._engine.next(self._job.timeout)
+        return [self._engine.next(self._job.timeout) for _ in range(count)]
+
+    def _finish(self) -> None:
+        if self._job.release is not None and self._finalizer.detach() is not None:
+            self._closed = True
+            self._job.release(self._engine)
+        else:
+            self.close()
+
+    def engine_stats(self) -> Mapping[str, Any]:
+        """Return the engine's own counters."""
+        return self._engine.stats()
+
+    def close(self) -> None:
+        """Stop the engine and drop what is in flight. May be called twice; iteration then ends."""
+        self._closed = True
+        self._in_flight.clear()
+        self._finalizer()
+
+
+class SpareEngine:
+    """Keeps the engine of a complete epoch for the next one (persistent_workers)."""
+
+    def __init__(self) -> None:
+        self._plan: Plan | None = None
+        self._engine: Engine | None = None
+        self._finalizer: weakref.finalize[..., SpareEngine] | None = None
+
+    def put(self, plan: Plan, engine: Engine) -> None:
+        """Keep an engine that has nothing in flight, instead of one kept before."""
+        self.close()
+        self._plan, self._engine = plan, engine
+        self._finalizer = weakref.finalize(self, _close_engine, engine, os.getpid())
+
+    def take(self, plan: Plan) -> Engine | None:
+        """Return the engine kept, if it was made here and for this plan."""
+        engine, finalizer = self._engine, self._finalizer
+        if engine is None or finalizer is None or self._plan != plan:
+            self.close()
+            return None
+        detached = finalizer.detach()
+        self._plan = self._engine = self._finalizer = None
+        if detached is None or detached[2][1] != os.getpid():
+            _abandoned.append(engine)
+            return None
+        return engine
+
+    def close(self) -> None:
+        """Close the engine kept, if any."""
+        if self._finalizer is not None:
+            self._finalizer()
+        self._plan = self._engine = self._finalizer = None
+
+
+def _close_engine(engine: Engine, process: int) -> None:
+    if os.getpid() == process:
+        engine.close()
+    else:
+        _abandoned.append(engine)

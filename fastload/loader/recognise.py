@@ -1,0 +1,139 @@
+"""What can run natively: datasets behind torch's wrappers, and torch's samplers."""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from torch.utils import data
+
+from fastload.dataset import Dataset
+from fastload.sampling import Indices, Selection
+
+__all__ = [
+    "Batching",
+    "Shuffle",
+    "follow",
+    "recognise_batching",
+    "recognise_sampler",
+    "unwrap",
+    "wrapped_inside",
+]
+
+
+def unwrap(dataset: object) -> Dataset | None:
+    """Return the fastload dataset that ``dataset`` is, or is a view of by torch's own wrappers, else None.
+
+    Known are Subset (random_split makes these) and ConcatDataset, nested in any way. A subclass may have
+    changed what a sample is, and is not taken for its base.
+    """
+    if isinstance(dataset, Dataset):
+        return dataset
+    if type(dataset) is data.Subset:
+        inner = unwrap(dataset.dataset)
+        indices: Any = dataset.indices
+        known = isinstance(indices, (range, list, tuple)) or getattr(indices, "ndim", False)
+        return None if inner is None else inner[indices if known else list(indices)]
+    if type(dataset) is data.ConcatDataset:
+        parts = [unwrap(part) for part in dataset.datasets]
+        first, *rest = parts
+        for part in rest:
+            if first is None or part is None or first.difference(part) is not None:
+                return None
+            first = first + part
+        return first
+    return None
+
+
+def wrapped_inside(dataset: object, depth: int = 4) -> bool:
+    """Return whether ``dataset`` is an unknown wrapper that holds a fastload dataset in an attribute."""
+    if isinstance(dataset, Dataset):
+        return True
+    if depth == 0 or not hasattr(dataset, "__dict__"):
+        return False
+    for value in list(vars(dataset).values()):
+        items = value if isinstance(value, (list, tuple)) and len(value) <= 64 else [value]
+        if any(
+            isinstance(item, (Dataset, data.Dataset)) and wrapped_inside(item, depth - 1) for item in items
+        ):
+            return True
+    return False
+
+
+@dataclasses.dataclass(frozen=True)
+class Shuffle:
+    """A sampler that runs natively, as :class:`fastload.sampling.EpochOrder` takes it."""
+
+    shuffle: bool
+    generator: Any = None
+    distributed: Any = None
+    """The DistributedSampler, whose seed and epoch count."""
+
+    @property
+    def rank(self) -> int:
+        return 0 if self.distributed is None else int(self.distributed.rank)
+
+    @property
+    def world(self) -> int:
+        return 1 if self.distributed is None else int(self.distributed.num_replicas)
+
+    @property
+    def tail(self) -> Literal["pad", "drop"]:
+        return "drop" if self.distributed is not None and self.distributed.drop_last else "pad"
+
+
+def recognise_sampler(sampler: object, count: int) -> Shuffle | None:
+    """Return how to run ``sampler`` over ``count`` records natively, or None to follow its indices.
+
+    Known are torch's SequentialSampler, RandomSampler (each record once) and DistributedSampler, not their
+    subclasses, over a dataset of that length.
+    """
+    if type(sampler) is data.SequentialSampler and len(sampler.data_source) == count:
+        return Shuffle(False)
+    if type(sampler) is data.RandomSampler:
+        once = not sampler.replacement and sampler.num_samples == count == len(sampler.data_source)
+        return Shuffle(True, generator=sampler.generator) if once else None
+    if type(sampler) is data.DistributedSampler and len(sampler.dataset) == count:  # type: ignore[arg-type]
+        return Shuffle(bool(sampler.shuffle), distributed=sampler)
+    return None
+
+
+@dataclasses.dataclass(frozen=True)
+class Batching:
+    """How a known batch sampler groups the indices of ``sampler``."""
+
+    size: int
+    drop_last: bool
+    sampler: Iterable[Any]
+
+
+def recognise_batching(loader: data.DataLoader[Any]) -> Batching | None:
+    """Return how a DataLoader groups indices, or None to follow its batch sampler. One by one is size 1."""
+    sampler = loader.batch_sampler
+    if sampler is None:
+        return Batching(1, False, loader.sampler)
+    if type(sampler) is data.BatchSampler:
+        return Batching(int(sampler.batch_size), bool(sampler.drop_last), sampler.sampler)
+    return None
+
+
+def follow(batches: Iterable[Any], selection: Selection) -> Iterator[Indices]:
+    """Yield what a sampler's own batches of indices are records of; positions count its samples."""
+    position = 0
+    for batch in batches:
+        entries = selection.normalise(_integers(batch))
+        positions = np.arange(position, position + len(entries), dtype=np.int64)
+        position += len(entries)
+        yield Indices(positions, *selection.locate(entries))
+
+
+def _integers(batch: Any) -> npt.NDArray[np.int64]:
+    if isinstance(batch, np.ndarray) and batch.dtype.kind in "iu":
+        return batch.astype(np.int64, copy=False)
+    if not isinstance(batch, (Sequence, Mapping)) and hasattr(batch, "tolist"):
+        batch = batch.tolist()  # a tensor
+    return np.fromiter(map(operator.index, batch), dtype=np.int64)
