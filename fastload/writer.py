@@ -5,20 +5,17 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import secrets
 import warnings
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-from fastload import _backend
-from fastload.errors import FastloadError, RecordError, UsageError, WriteError
-from fastload.format import ShardEntry, Storage, WriteTo, encode_value, parse_size
-from fastload.format.layout import check_split_name, shard_name
+from fastload.errors import UsageError
+from fastload.format import ShardEntry, Storage, parse_size
+from fastload.format.layout import check_split_name
 from fastload.format.manifest import Manifest
 from fastload.format.publish import Base, publish_dataset, read_base
-from fastload.format.shard_writer import ShardWriter
-from fastload.format.split import native_fields
+from fastload.format.shard_stream import ShardStream, remove_shards
 from fastload.schema import Schema, canonical_json
 from fastload.storage import open_storage
 
@@ -47,170 +44,6 @@ class Part:
         return sum(shard.file_bytes for shard in self.shards)
 
 
-class _ShardStream:
-    """Writes records into shards of about one size: what Writer and PartWriter share."""
-
-    def __init__(
-        self, storage: Storage, schema: Schema, shard_size: int | str, level: int, spill_bytes: int
-    ) -> None:
-        self._storage = storage
-        self._schema = schema
-        self._fields = list(schema.items())
-        self._nested = any("." in name for name in schema)
-        self._shard_size = parse_size(shard_size)
-        self._level = level
-        self._spill_bytes = spill_bytes
-        self._random = secrets.token_hex(8)
-        self._process = os.getpid()
-        self._number = 0
-        self._shard: Any = None
-        self._file: WriteTo | None = None
-        self._failed = False
-        self.records = 0
-        self.finished: list[ShardEntry] = []
-
-    def append(self, record: Mapping[str, Any]) -> None:
-        self.check_process()
-        if self._failed:
-            raise WriteError("an earlier write failed, so this writer cannot go on", path=self._storage.url)
-        payloads = self._payloads(record)
-        try:
-            if self._shard is None:
-                self._begin()
-            self._shard.append(payloads)
-            if self._shard.bytes_written >= self._shard_size:
-                self._end()
-        except BaseException:
-            self._failed = True
-            raise
-        self.records += 1
-
-    def _payloads(self, record: Mapping[str, Any]) -> list[Any]:
-        if not isinstance(record, Mapping):
-            raise RecordError(
-                f"a record is a {type(record).__name__}", record=self.records, hint="give a mapping"
-            )
-        if self._nested:
-            record = _flatten(record, self._schema)
-        payloads: list[Any] = []
-        for name, field in self._fields:
-            try:
-                value = record[name]
-                payloads.append(None if value is None and field.nullable else encode_value(field, value))
-            except KeyError:
-                if name in record:
-                    raise
-                raise RecordError(
-                    "the record lacks the field",
-                    record=self.records,
-                    field=name,
-                    hint=_missing_hint(field.nullable),
-                ) from None
-            except RecordError as error:
-                error.record, error.field = self.records, name
-                raise
-        if len(record) > len(payloads):
-            unknown = [str(name) for name in record if name not in self._schema]
-            raise RecordError(
-                f"the record has fields that the schema lacks: {', '.join(unknown[:5])}",
-                record=self.records,
-                hint=f"the schema has: {', '.join(self._schema)}",
-            )
-        return payloads
-
-    def _begin(self) -> None:
-        self._file = self._storage.open_write(shard_name(self._random, self._number))
-        self._number += 1
-        core = _backend.core()
-        # The temporary file for columns lies beside the shards where it can: /tmp may be memory.
-        folder = self._storage.local_path
-        if core is not None and hasattr(core, "ShardWriter"):
-            self._shard = core.ShardWriter(
-                native_fields(self._schema),
-                self._schema.json_bytes,
-                self._file.write,
-                level=self._level,
-                spill_bytes=self._spill_bytes,
-                spill_folder=folder or "",
-            )
-        else:
-            self._shard = ShardWriter(
-                self._schema,
-                self._file.write,
-                level=self._level,
-                spill_bytes=self._spill_bytes,
-                spill_folder=folder,
-            )
-
-    def _end(self) -> None:
-        if self._file is None:
-            return
-        records, file_bytes, index_bytes, checksum = self._shard.finish()
-        self._file.close()
-        name = shard_name(self._random, self._number - 1)
-        self.finished.append(ShardEntry(name, records, file_bytes, index_bytes, bytes(checksum)))
-        self._file = self._shard = None
-
-    def finish(self) -> list[ShardEntry]:
-        """Complete the last shard."""
-        self.check_process()
-        if self._failed:
-            raise WriteError("an earlier write failed, so nothing is published", path=self._storage.url)
-        self._end()
-        return self.finished
-
-    def abort(self) -> None:
-        """Remove all shards of this stream."""
-        if self._process != os.getpid():
-            return  # a forked child's copy: the files are the parent's
-        if self._file is not None:
-            self._file.abort()
-        if isinstance(self._shard, ShardWriter):
-            self._shard.close()
-        self._file = self._shard = None
-        remove_shards(self._storage, self.finished)
-        self.finished = []
-
-    def check_process(self) -> None:
-        if self._process != os.getpid():
-            raise UsageError(
-                "a writer was carried into another process",
-                path=self._storage.url,
-                hint="give each process its own Writer.part, and publish with Writer.commit",
-            )
-
-
-def _missing_hint(nullable: bool) -> str:
-    return "give None for a null" if nullable else "every record needs every field of the schema"
-
-
-def _flatten(record: Mapping[str, Any], schema: Schema) -> Mapping[str, Any]:
-    """Return the record with nested mappings as dotted names, where the schema asks for it."""
-    out: dict[str, Any] = {}
-
-    def visit(mapping: Mapping[str, Any], prefix: str) -> None:
-        for key, value in mapping.items():
-            name = f"{prefix}{key}"
-            if name not in schema and isinstance(value, Mapping):
-                visit(value, f"{name}.")
-            elif name in out:
-                raise RecordError("the record has the field twice", field=name)
-            else:
-                out[name] = value
-
-    visit(record, "")
-    return out
-
-
-def remove_shards(storage: Storage, shards: Sequence[ShardEntry]) -> None:
-    """Remove shards as far as that is possible; what stays is `fastload gc`'s."""
-    for shard in shards:
-        try:
-            storage.delete(shard.name)
-        except FastloadError:
-            continue
-
-
 def _schema_of(schema: Schema | Mapping[str, Any]) -> Schema:
     return schema if isinstance(schema, Schema) else Schema(schema)
 
@@ -218,7 +51,7 @@ def _schema_of(schema: Schema | Mapping[str, Any]) -> Schema:
 class PartWriter:
     """Writes one part of a dataset (see :meth:`Writer.part`). A context manager."""
 
-    def __init__(self, stream: _ShardStream, schema: Schema, name: str, split: str) -> None:
+    def __init__(self, stream: ShardStream, schema: Schema, name: str, split: str) -> None:
         self._stream = stream
         self._schema = schema
         self._name = name
@@ -270,7 +103,7 @@ class PartWriter:
 
 
 class Writer:
-    """Writes a dataset, or adds to one. A context manager: leaving it publishes; after an exception nothing is.
+    """Writes a dataset, or adds to one. A context manager: leaving it publishes, but not on an exception.
 
     ``mode`` is ``"create"`` (there must be no dataset), ``"append"`` (records go behind the split's own; a
     split that is not there is added; the schema must be equal) or ``"overwrite"`` (the whole dataset is
@@ -309,7 +142,7 @@ class Writer:
         self._metadata = _check_metadata(metadata)
         self._storage: Storage = open_storage(path, storage_options)
         self._base: Base = read_base(self._storage, mode, self._schema)
-        self._stream = _ShardStream(
+        self._stream = ShardStream(
             self._storage, self._schema, shard_size, _check_level(compression_level), parse_size(spill_bytes)
         )
         self._finished = False
@@ -374,7 +207,7 @@ class Writer:
             self.close()
 
     def __del__(self) -> None:
-        if not getattr(self, "_finished", True) and self._stream._process == os.getpid():
+        if not getattr(self, "_finished", True) and self._stream.is_own_process:
             warnings.warn(
                 f"a Writer of {self._storage.url} was never closed: nothing was published",
                 ResourceWarning,
@@ -410,7 +243,7 @@ class Writer:
         known = _schema_of(schema)
         storage = open_storage(path, storage_options)
         level = _check_level(compression_level)
-        stream = _ShardStream(storage, known, shard_size, level, parse_size(spill_bytes))
+        stream = ShardStream(storage, known, shard_size, level, parse_size(spill_bytes))
         return PartWriter(stream, known, name, check_split_name(split))
 
     @staticmethod

@@ -9,10 +9,13 @@ import zstandard
 from fastload.errors import DecodeError
 from fastload.format.layout import MAX_DICTIONARY_BYTES, MAX_VALUE_BYTES
 from fastload.format.protocols import BytesLike
+from fastload.schema import HeapField, Schema
 
-__all__ = ["Compressor", "Decompressor", "train_dictionary"]
+__all__ = ["Compressor", "Decompressor", "Training", "train_dictionary"]
 
 _MAX_RATIO = 32768  # a block yields at most 128 KiB and takes at least 4 bytes
+_TRAINING_BYTES = 4 << 20
+_TRAINING_RECORDS = 10_000
 _LEAST_SAMPLES = 16
 _SMALL_VALUE_BYTES = 16384
 _DICTIONARY_BYTES = 65536
@@ -70,19 +73,55 @@ class Decompressor:
         return data
 
 
-def train_dictionary(samples: Sequence[BytesLike], level: int) -> bytes:
+class Training:
+    """Holds a writer's first records back, to train the dictionaries of its zstd fields on them."""
+
+    def __init__(self, schema: Schema, level: int, max_dictionary_bytes: int) -> None:
+        self._zstd = [isinstance(field, HeapField) and field.codec == "zstd" for field in schema.values()]
+        self._level = level
+        self._max_bytes = max_dictionary_bytes
+        self._bytes = 0
+        self.held: list[list[bytes | None]] = []
+
+    @property
+    def wanted(self) -> bool:
+        """Whether more records are needed; never without a zstd field."""
+        return any(self._zstd) and self._bytes < _TRAINING_BYTES and len(self.held) < _TRAINING_RECORDS
+
+    def hold(self, payloads: Sequence[BytesLike | None]) -> None:
+        """Keep a record, copied: its owner may change it."""
+        self.held.append([None if payload is None else bytes(payload) for payload in payloads])
+        self._bytes += sum(len(payload) for payload in payloads if payload is not None)
+
+    def dictionaries(self) -> list[bytes]:
+        """Return a dictionary for each field of the schema, empty for none."""
+        return [
+            train_dictionary(
+                [v for record in self.held if (v := record[n]) is not None], self._level, self._max_bytes
+            )
+            if zstd
+            else b""
+            for n, zstd in enumerate(self._zstd)
+        ]
+
+
+def train_dictionary(
+    samples: Sequence[BytesLike], level: int, max_bytes: int = MAX_DICTIONARY_BYTES
+) -> bytes:
     """Return a dictionary trained on the first values, or nothing where it would not help.
 
     It is kept where values average at most 16 KiB and, over values it was not trained on, frames with it
     are at least 5 % smaller, its own size included in proportion.
     """
+    if max_bytes < 256:
+        return b""
     filled = [bytes(sample) for sample in samples if len(sample)]
     total = sum(map(len, filled))
     if len(filled) < _LEAST_SAMPLES or total > len(filled) * _SMALL_VALUE_BYTES:
         return b""
     training: list[BytesLike] = list(filled[0::2])
     held_out = filled[1::2]
-    size = min(_DICTIONARY_BYTES, max(256, total // 16), MAX_DICTIONARY_BYTES)
+    size = min(_DICTIONARY_BYTES, max(256, total // 16), max_bytes)
     try:
         dictionary = zstandard.train_dictionary(size, training, level=level).as_bytes()
         with_dictionary = Compressor(level, dictionary)

@@ -125,9 +125,7 @@ def scan_shard(reader: ShardReader, path: str) -> Iterator[FastloadError]:
         plain = isinstance(field, ColumnField) and not field.nullable and not isinstance(field, Label)
         if plain and getattr(field, "dtype", None) != "bool" and not broken:
             continue  # any bytes are numbers, and their blocks were checked
-        yield from _limited(
-            _values(reader, number), f"more values of {name!r} are damaged", path, reader.name
-        )
+        yield from _limited(_values(reader, number), more, path, reader.name)
     if not broken:
         yield from _heap_gaps(reader, path)
 

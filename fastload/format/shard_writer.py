@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from fastload.errors import EngineError, RecordError
 from fastload.format.checksum import combine, crc32c
-from fastload.format.compression import Compressor, train_dictionary
+from fastload.format.compression import Compressor
 from fastload.format.directory import Trailer, build_directory, build_header, checksum_of
 from fastload.format.layout import (
     BLOCK_BYTES,
@@ -28,8 +28,6 @@ from fastload.schema import ColumnField, HeapField, Schema
 __all__ = ["FinishedShard", "ShardWriter"]
 
 _HEAP_BUFFER = 1 << 20
-_TRAINING_BYTES = 4 << 20
-_TRAINING_RECORDS = 10_000
 DEFAULT_LEVEL = 3
 DEFAULT_SPILL_BYTES = 64 << 20
 
@@ -49,6 +47,7 @@ class ShardWriter:
     ``write`` is called with pieces of the file in order; flushing and closing are the caller's.
     Columns, ends and checksums are held back until the end: in memory up to ``spill_bytes``, beyond that in
     a temporary file in ``spill_folder``. ``identity`` (16 bytes) is drawn where it is not given.
+    ``dictionaries`` holds a zstd dictionary for each field, empty for none.
     """
 
     def __init__(
@@ -57,6 +56,7 @@ class ShardWriter:
         write: Callable[[BytesLike], object],
         *,
         level: int = DEFAULT_LEVEL,
+        dictionaries: Sequence[bytes] = (),
         spill_bytes: int = DEFAULT_SPILL_BYTES,
         spill_folder: str | None = None,
         identity: bytes | None = None,
@@ -66,8 +66,16 @@ class ShardWriter:
         self._identity = os.urandom(16) if identity is None else identity
         self._spill = Spill(spill_bytes, spill_folder)
         fields = list(schema.values())
-        self._heap = _Heap(self._out, [f for f in fields if isinstance(f, HeapField)], self._spill, level)
         self._heap_numbers = [n for n, field in enumerate(fields) if field.is_heap]
+        self._dictionaries = {n: dictionary for n, dictionary in enumerate(dictionaries) if dictionary}
+        compressors = [
+            Compressor(level, self._dictionaries.get(n, b""))
+            if getattr(fields[n], "codec", "") == "zstd"
+            else None
+            for n in self._heap_numbers
+        ]
+        heap_fields = [field for field in fields if isinstance(field, HeapField)]
+        self._heap = _Heap(self._out, heap_fields, compressors, self._spill)
         self._columns = {
             n: (self._spill.section(), field.item_bytes)
             for n, field in enumerate(fields)
@@ -129,9 +137,8 @@ class ShardWriter:
         self._add(Kind.OFFSETS, NO_FIELD, self._heap.ends.pieces())
         for number, bits in self._validity.items():
             self._add(Kind.VALIDITY, number, bits.finish().pieces())
-        for number, compressor in zip(self._heap_numbers, self._heap.compressors, strict=True):
-            if compressor is not None and compressor.dictionary:
-                self._add(Kind.DICTIONARY, number, [memoryview(compressor.dictionary)])
+        for number, dictionary in self._dictionaries.items():
+            self._add(Kind.DICTIONARY, number, [memoryview(dictionary)])
         self._add(Kind.VALUE_CHECKSUMS, NO_FIELD, self._heap.crcs.pieces())
         crcs = struct.pack(f"<{len(self._block_crcs)}I", *self._block_crcs)
         self._add(Kind.BLOCK_CHECKSUMS, NO_FIELD, [memoryview(crcs)])
@@ -208,74 +215,46 @@ class _Bits:
 
 
 class _Heap:
-    """The heap: values of a record behind one another, streamed out in large pieces.
-
-    While any field is zstd, the first records are held back to train dictionaries on.
-    """
+    """The heap: values of a record behind one another, streamed out in large pieces."""
 
     def __init__(
-        self, out: Callable[[BytesLike], None], fields: list[HeapField], spill: Spill, level: int
+        self,
+        out: Callable[[BytesLike], None],
+        fields: Sequence[HeapField],
+        compressors: Sequence[Compressor | None],
+        spill: Spill,
     ) -> None:
         self._out = out
         self._fields = fields
-        self._level = level
+        self._compressors = compressors
         self.ends, self.crcs = spill.section(), spill.section()
-        self.compressors: list[Compressor | None] = [None] * len(fields)
         self._pack_ends = struct.Struct(f"<{len(fields)}Q").pack
         self._pack_crcs = struct.Struct(f"<{len(fields)}I").pack
-        self._end = 0
+        self.bytes = 0
         self._crc = 0
         self._buffer = bytearray()
-        self._held: list[list[bytes | None]] | None = [] if any(f.codec == "zstd" for f in fields) else None
-        self._held_bytes = 0
 
-    @property
-    def bytes(self) -> int:
-        """Bytes of the heap so far, values that are held back included."""
-        return self._end + self._held_bytes
-
-    def append(self, payloads: list[BytesLike | None]) -> None:
-        if self._held is None:
-            self._store(payloads)
-            return
-        self._held.append([None if payload is None else bytes(payload) for payload in payloads])
-        self._held_bytes += sum(len(payload) for payload in payloads if payload is not None)
-        if self._held_bytes >= _TRAINING_BYTES or len(self._held) >= _TRAINING_RECORDS:
-            self._train()
-
-    def finish(self) -> int:
-        """Write out what is left, and return the CRC of the heap."""
-        self._train()
-        self._flush()
-        return self._crc
-
-    def _train(self) -> None:
-        if self._held is None:
-            return
-        held, self._held, self._held_bytes = self._held, None, 0
-        for v, field in enumerate(self._fields):
-            if field.codec == "zstd":
-                samples = [payload for record in held if (payload := record[v]) is not None]
-                self.compressors[v] = Compressor(self._level, train_dictionary(samples, self._level))
-        for record in held:
-            self._store(record)
-
-    def _store(self, payloads: Sequence[BytesLike | None]) -> None:
+    def append(self, payloads: Sequence[BytesLike | None]) -> None:
         ends, crcs = [], []
-        for field, compressor, payload in zip(self._fields, self.compressors, payloads, strict=True):
+        for field, compressor, payload in zip(self._fields, self._compressors, payloads, strict=True):
             crc = 0
             if payload is not None:
                 stored = payload if compressor is None else compressor.compress(payload)
-                self._put(bytes(align(self._end, field.alignment) - self._end))
+                self._put(bytes(align(self.bytes, field.alignment) - self.bytes))
                 crc = crc32c(stored)
                 self._put(stored)
-            ends.append(self._end)
+            ends.append(self.bytes)
             crcs.append(crc)
         self.ends.write(self._pack_ends(*ends))
         self.crcs.write(self._pack_crcs(*crcs))
 
+    def finish(self) -> int:
+        """Write out what is left, and return the CRC of the heap."""
+        self._flush()
+        return self._crc
+
     def _put(self, data: BytesLike) -> None:
-        self._end += len(data)
+        self.bytes += len(data)
         if len(data) >= _HEAP_BUFFER:
             self._flush()
             self._crc = crc32c(data, self._crc)
