@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fastload.errors import UsageError
+from fastload.errors import DecodeError, UsageError
+from fastload.transforms.decode import MAX_PIXELS
 from fastload.transforms.random import Draws
 from fastload.transforms.resize import BICUBIC, BILINEAR, LANCZOS, NEAREST, resize
 
@@ -175,6 +176,8 @@ class Resize(Operation):
             if self.max_size is not None and new_long > self.max_size:
                 new_short, new_long = int(self.max_size * new_short / new_long), self.max_size
         new_short = max(new_short, 1)
+        if new_short * new_long > MAX_PIXELS:
+            raise DecodeError(f"an image of {width} x {height} pixels would be resized to more than {MAX_PIXELS}")
         return (new_long, new_short) if width <= height else (new_short, new_long)
 
     def apply(self, value: Array, draws: Draws) -> Array:
@@ -370,7 +373,10 @@ class Normalize(Operation):
 
 @dataclasses.dataclass(frozen=True)
 class Layout(Operation):
-    """How batches lie in memory: ``"NCHW"``, ``"NHWC"``, or ``"channels_last"`` (the first's shape, the second's memory)."""
+    """How batches lie in memory: ``"NCHW"``, ``"NHWC"``, or ``"channels_last"``.
+
+    channels_last is NCHW by shape and NHWC in memory, as torch means it.
+    """
 
     layout: str = "NCHW"
 
@@ -411,4 +417,8 @@ def affine(operations: Sequence[Operation], channels: int) -> tuple[Float32Array
                 std = operation.std[channel % len(operation.std)]
                 scale[channel] = scale[channel] / std
                 offset[channel] = (offset[channel] - mean) / std
-    return np.array(scale, np.float32), np.array(offset, np.float32)
+    with np.errstate(over="ignore"):
+        factors, terms = np.array(scale, np.float32), np.array(offset, np.float32)
+    if not (np.isfinite(factors).all() and np.isfinite(terms).all()):
+        raise UsageError("Normalize's means and deviations leave the range of float32")
+    return factors, terms

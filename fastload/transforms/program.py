@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from fastload.errors import UsageError
+from fastload.errors import DecodeError, UsageError
 from fastload.transforms.operations import (
     NEEDS_FLOAT,
     NEEDS_UINT8,
@@ -81,7 +81,10 @@ def fixed_size(operations: Sequence[Operation]) -> tuple[int, int] | None:
             size = operation.output_size(*size, draws)
         elif operation.geometric:
             # An operation that gives two very different images one size gives it to all.
-            sizes = {operation.output_size(height, width, draws) for height, width in ((1, 977), (983, 1))}
+            try:
+                sizes = {operation.output_size(height, width, draws) for height, width in ((1, 977), (983, 1))}
+            except DecodeError:  # too large for such an image, so no constant
+                continue
             size = sizes.pop() if len(sizes) == 1 else None
     return size
 

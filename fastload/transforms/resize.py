@@ -28,7 +28,19 @@ MIDDLE_BITS = 7
 WIDE_BITS = 22
 _SUPPORT = {BILINEAR: 1.0, BICUBIC: 2.0, LANCZOS: 3.0}
 # Taylor coefficients of sin(pi r) / r, |r| <= 1/2, highest power first: no libm, so the same bits anywhere.
-_SINE = tuple((-1.0) ** k * math.pi ** (2 * k + 1) / math.factorial(2 * k + 1) for k in range(10, -1, -1))
+_SINE = (
+    5.392664662608125e-10,
+    -2.2948428997269856e-08,
+    7.952054001475508e-07,
+    -2.1915353447830204e-05,
+    0.00046630280576761234,
+    -0.007370430945714348,
+    0.08214588661112819,
+    -0.5992645293207919,
+    2.550164039877345,
+    -5.167712780049969,
+    3.141592653589793,
+)
 
 
 class Taps(NamedTuple):
