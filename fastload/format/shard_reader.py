@@ -81,6 +81,19 @@ class ShardReader:
         self._heap_index = {self._names.index(name): v for v, name in enumerate(self.schema.heap_names)}
         self._section_number = {id(section): n for n, section in enumerate(self.directory.sections)}
         self._decompressors: dict[int, Decompressor] = {}
+        self._check_heap_end()
+
+    def _check_heap_end(self) -> None:
+        offsets, heap = self.directory.offsets, self.directory.heap
+        if not offsets.length:
+            return
+        last = offsets.length - 8
+        if int.from_bytes(self.read(offsets.offset + last, 8), "little") != heap.length:
+            # A damaged block is the likelier cause, and another error.
+            self.read_section(offsets, last, offsets.length, self.records - 1, None)
+            raise self._where.format_error(
+                "the last offset differs from the length of the heap", offsets.offset + last
+            )
 
     def _read_directory(self, schema: Schema | None, expected: ShardEntry | None) -> Directory:
         trailer = self.trailer

@@ -88,11 +88,11 @@ class Reader {
       fail_at(ErrorKind::corruption, "the CRC of the shard's header differs", 0);
     }
     check_version(data + 8, 8);
-    if (load<std::uint32_t>(data + 12) != layout::header_bytes) {
-      fail_at(ErrorKind::format, "the header says it has " + number(load<std::uint32_t>(data + 12)) + " bytes", 12);
-    }
     if (load<std::uint64_t>(data + 16) != 0) {
       fail_at(ErrorKind::unsupported, "the shard requires features that this fastload does not know", 16);
+    }
+    if (load<std::uint32_t>(data + 12) != layout::header_bytes) {
+      fail_at(ErrorKind::format, "the header says it has " + number(load<std::uint32_t>(data + 12)) + " bytes", 12);
     }
     if (!all_zero(file_.subspan(48, 12))) fail_at(ErrorKind::format, "reserved bytes are not zero", 48);
   }
@@ -304,7 +304,7 @@ std::string hint_of(ErrorKind kind) {
   switch (kind) {
     case ErrorKind::corruption: return "restore the file from a copy; `fastload verify` lists all damage";
     case ErrorKind::unsupported: return "install a newer fastload";
-    case ErrorKind::shard_not_found: return "restore the shard; `fastload verify` lists all that are missing";
+    case ErrorKind::shard_not_found: return "restore the file; `fastload verify` lists all that are missing";
     default: return {};
   }
 }

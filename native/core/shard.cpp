@@ -39,6 +39,7 @@ std::shared_ptr<Shard> Shard::open(const std::string& path, std::shared_ptr<cons
   try {
     shard->file_ = MappedFile(path);
   } catch (Error& error) {
+    if (error.kind == ErrorKind::shard_not_found) errors.fail(error.kind, "a shard that the dataset names is missing");
     error.where.path = errors.path;
     error.where.shard = errors.shard;
     if (error.hint.empty()) error.hint = hint_of(error.kind);
