@@ -1,0 +1,115 @@
+// Milliseconds an image of each stage of the image path, on one core:
+//   g++ -std=c++20 -O3 -ffp-contract=off -Inative benchmarks/micro_image.cpp native/image/*.cpp -ljpeg -o /tmp/micro_image
+//   /tmp/micro_image FILE.jpg...
+// Whole images decoded, parts decoded, programs in uint8 and float32 (their difference to the parts is resize and
+// output), and the resize and output of the same crops alone.
+#include <algorithm>
+#include <cstdio>
+#include <ctime>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "image/geometry.h"
+#include "image/jpeg.h"
+#include "image/program.h"
+#include "image/resize.h"
+#include "image/simd.h"
+
+namespace {
+
+using namespace fastload::image;
+
+std::vector<std::byte> read(const char* path) {
+  std::ifstream file(path, std::ios::binary);
+  const std::vector<char> text{std::istreambuf_iterator<char>(file), {}};
+  const auto* first = reinterpret_cast<const std::byte*>(text.data());
+  return {first, first + text.size()};
+}
+
+const std::vector<OpSpec> kCrop = {
+    {"random_resized_crop", {224, 224, 0.08, 1.0, -0.28768208622932434, 0.28768208622932434, 1, 1}},
+    {"random_horizontal_flip", {0.5}}};
+
+std::vector<OpSpec> with(std::vector<OpSpec> more) {
+  std::vector<OpSpec> ops = kCrop;
+  ops.insert(ops.end(), more.begin(), more.end());
+  return ops;
+}
+
+template <typename Work>
+void measure(const char* name, std::size_t count, Work&& work) {
+  double best = 1e9;
+  for (int repeat = 0; repeat < 5; ++repeat) {
+    const std::clock_t start = std::clock();  // the processor's time: other processes do not count
+    for (std::size_t i = 0; i < count; ++i) work(i);
+    const double time = 1000.0 * static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
+    best = std::min(best, time / static_cast<double>(count));
+  }
+  std::printf("%-44s %.4f ms\n", name, best);
+}
+
+void measure_program(const char* name, const std::vector<std::vector<std::byte>>& images,
+                     const std::vector<OpSpec>& ops, Scratch& scratch) {
+  const auto program = Program::compile(ops, 3, 0);
+  std::vector<std::byte> output(224 * 224 * 3 * 4);
+  measure(name, images.size(), [&](std::size_t i) { program->run(images[i], {0, 0, i}, scratch, {}, output); });
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::vector<std::vector<std::byte>> images;
+  std::vector<Size> sizes;
+  std::size_t bytes = 0;
+  JpegDecoder decoder;
+  for (int i = 1; i < argc; ++i) {
+    images.push_back(read(argv[i]));
+    bytes += images.back().size();
+    sizes.push_back(decoder.open(images.back()));
+  }
+  if (images.empty()) return 2;
+  std::printf("%zu images, %zu bytes each on average\n", images.size(), bytes / images.size());
+
+  std::vector<std::vector<Pass>> passes(images.size());
+  std::vector<GeometryOp> ops;
+  for (std::uint32_t i = 0; i < kCrop.size(); ++i) ops.push_back(parse_geometry(kCrop[i], i));
+  for (std::size_t i = 0; i < images.size(); ++i) resolve(ops, sizes[i], {0, 0, i}, 0, passes[i]);
+
+  measure("header", images.size(), [&](std::size_t i) { decoder.open(images[i]); });
+  measure("decode, whole", images.size(), [&](std::size_t i) {
+    decoder.open(images[i]);
+    decoder.decode(whole(sizes[i]), 3);
+  });
+  Resizer resizer;
+  measure("decode, the part", images.size(), [&](std::size_t i) {
+    decoder.open(images[i]);
+    decoder.decode(resizer.prepare(passes[i][0], 3), 3);
+  });
+  const auto scratch = Scratch::make();
+  measure_program("program, uint8 NCHW", images, kCrop, *scratch);
+  const OpSpec normalize{"normalize", {3, 0.485, 0.456, 0.406, 0.229, 0.224, 0.225}};
+  measure_program("program, float32 NCHW", images, with({{"to_dtype", {3, 1}}, normalize}), *scratch);
+  measure_program("program, float16 NCHW", images, with({{"to_dtype", {1, 1}}, normalize}), *scratch);
+  measure_program("program, bfloat16 channels_last", images,
+                  with({{"to_dtype", {2, 1}}, normalize, {"layout", {1}}}), *scratch);
+
+  // The same passes over pixels in the cache.
+  std::vector<std::uint8_t> row(3 * 256 + 128);
+  Size largest;
+  for (const Size& size : sizes) {
+    largest.height = std::max(largest.height, size.height);
+    largest.width = std::max(largest.width, size.width);
+  }
+  std::vector<std::uint8_t> pixels(static_cast<std::size_t>(largest.height * largest.width * 3 + 128), 77);
+  measure("plan of the resize", images.size(), [&](std::size_t i) { resizer.prepare(passes[i][0], 3); });
+  for (const Simd choice : {Simd::avx2, Simd::plain}) {
+    force_simd(choice);
+    measure(choice == Simd::avx2 ? "resize, AVX2" : "resize, plain", images.size(), [&](std::size_t i) {
+      resizer.prepare(passes[i][0], 3);
+      resizer.begin({pixels.data(), static_cast<std::size_t>(sizes[i].width * 3), whole(sizes[i])});
+      for (std::int64_t y = 0; y < 224; ++y) resizer.write_row(y, row.data(), {true, 256});
+    });
+  }
+}

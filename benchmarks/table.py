@@ -1,0 +1,143 @@
+"""Write README's table of figures from benchmarks/results.
+
+Usage: python -m benchmarks.table [--check]; with --check it only says whether README is up to date.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.scenarios import SCENARIOS
+
+HERE = Path(__file__).resolve().parent
+README = HERE.parent / "README.md"
+BEGIN, END = "<!-- figures: written by benchmarks/table.py -->\n", "<!-- end of figures -->"
+
+COLUMNS = {
+    "torch + Pillow": ("torch-pillow", "torch"),
+    "torch + torchvision.io": ("torch-tvio",),
+    "FFCV": ("ffcv",),
+    "DALI": ("dali",),
+    "TurboLoader": ("turboloader",),
+}
+"""Columns of other loaders, and the loaders that fill them."""
+BASELINES = ("numpy",)
+"""Not loaders: not compared with."""
+
+THROUGHPUT = ("image-uint8", "image-float32", "records-3072", "records-114660")
+MEMORY = ("memory-uint8", "memory-float32")
+OPENING = ("opening-records", "opening-shards")
+
+
+def load(folder: Path) -> dict[str, dict[str, Any]]:
+    """Return the results that there are, by scenario."""
+    files = {name: folder / f"{name}.json" for name in SCENARIOS}
+    return {name: json.loads(file.read_text()) for name, file in files.items() if file.exists()}
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |\n"
+
+
+def _head(cells: Sequence[str]) -> str:
+    return _line(cells) + _line(["---"] + ["---:"] * (len(cells) - 1))
+
+
+def _cells(medians: dict[str, dict[str, float]], metric: str, form: str, scale: float) -> list[str]:
+    """Return a row's cells: fastload's, then one for each of COLUMNS."""
+    cells = []
+    for names in (("fastload",), *COLUMNS.values()):
+        found = [medians[name][metric] * scale for name in names if name in medians]
+        cells.append(format(found[0], form) if found else "–")
+    return cells
+
+
+def throughput_table(results: dict[str, dict[str, Any]]) -> str:
+    """Return samples/s, and how fastload compares with the best of the others in the same sitting."""
+    rows = [_head(["samples/s", "fastload", *COLUMNS, "fastload / best other"])]
+    for name in THROUGHPUT:
+        if name not in results:
+            continue
+        medians = results[name]["medians"]
+        others = {
+            loader: metrics["samples_per_second"]
+            for loader, metrics in medians.items()
+            if loader != "fastload" and loader not in BASELINES
+        }
+        ratio = "–"
+        if others and "fastload" in medians:
+            ratio = f"{medians['fastload']['samples_per_second'] / max(others.values()):.2f}"
+        cells = _cells(medians, "samples_per_second", ",.0f", 1)
+        rows.append(_line([results[name]["title"], *cells, ratio]))
+    return "".join(rows)
+
+
+def memory_table(results: dict[str, dict[str, Any]]) -> str:
+    """Return peak memory and time to the first batch."""
+    rows = [_head(["", "fastload", *COLUMNS])]
+    for name in MEMORY:
+        if name in results:
+            cells = _cells(results[name]["medians"], "peak_bytes", ",.0f", 1e-6)
+            rows.append(_line([f"memory above torch's import, MB, {results[name]['title']}", *cells]))
+    for name in THROUGHPUT[:2]:
+        if name in results:
+            cells = _cells(results[name]["medians"], "first_batch_seconds", ".2f", 1)
+            rows.append(_line([f"first batch, s, {results[name]['title']}", *cells]))
+    return "".join(rows)
+
+
+def opening_line(results: dict[str, dict[str, Any]]) -> str:
+    """Return a sentence for each opening time."""
+    said = []
+    for name in OPENING:
+        if name in results:
+            [metrics] = results[name]["medians"].values()
+            said.append(f"to {results[name]['title']} takes {metrics['first_record_seconds'] * 1e3:.1f} ms")
+    return f"In a new process, {', '.join(said)}.\n" if said else ""
+
+
+def about_line(results: dict[str, dict[str, Any]]) -> str:
+    """Return the machine, the software and the command."""
+    one = next(iter(results.values()))
+    host, versions = one["host"], one["versions"]
+    rounds = min(found["rounds"] for found in results.values())
+    dates = sorted({found["time"][:10] for found in results.values()})
+    return (
+        f"{host['cpu']}, {host['cores']} cores, {host['memory_bytes'] / 2**30:.0f} GiB, {host['kernel']}; "
+        f"Python {versions['python']}, torch {versions['torch']}; {one['workers']} workers; data in the page "
+        f'cache; `verify="first"`, exact decoding; medians of {rounds} rounds in one sitting, '
+        f"{' to '.join([dates[0], dates[-1]][: len(dates)])}. Made by `make bench`, the other loaders as "
+        "[benchmarks](benchmarks/README.md) describes.\n"
+    )
+
+
+def render(results: dict[str, dict[str, Any]]) -> str:
+    """Return the whole section between README's markers."""
+    parts = [throughput_table(results), memory_table(results), opening_line(results), about_line(results)]
+    return "\n".join(part for part in parts if part)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Write README's table of figures from benchmarks/results.")
+    parser.add_argument("--check", action="store_true")
+    arguments = parser.parse_args()
+    results = load(HERE / "results")
+    if not results:
+        raise SystemExit("benchmarks/results is empty: run make bench first")
+    text = README.read_text()
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    made = f"{before}{BEGIN}{render(results)}{END}{after}"
+    if arguments.check and made != text:
+        raise SystemExit(
+            "README's figures are not those of benchmarks/results: run python -m benchmarks.table"
+        )
+    README.write_text(made)
+
+
+if __name__ == "__main__":
+    main()
