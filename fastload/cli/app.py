@@ -42,7 +42,12 @@ def _print_version(context: click.Context, _parameter: click.Parameter, value: b
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.option(
-    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Say the version."
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Say the version.",
 )
 def app() -> None:
     """Training data, converted once and loaded fast.
@@ -76,7 +81,9 @@ def _run(arguments: list[str], *, as_json: bool, debug: bool) -> int:
             warn(error.ctx.get_usage())
         return _fail(error, text, USAGE, as_json=as_json, debug=debug)
     except FastloadError as error:
-        return _fail(error, str(error), USAGE if type(error) is UsageError else FAILED, as_json=as_json, debug=debug)
+        return _fail(
+            error, str(error), USAGE if type(error) is UsageError else FAILED, as_json=as_json, debug=debug
+        )
     except (KeyboardInterrupt, click.Abort):
         warn("fastload: interrupted")
         return 128 + signal.SIGINT
@@ -102,7 +109,8 @@ def _fail(error: BaseException, text: str, status: int, *, as_json: bool, debug:
         traceback.print_exception(type(error), error, error.__traceback__)
     if as_json:
         places = {
-            name: getattr(error, name, None) for name in ("path", "shard", "record", "field", "offset", "hint")
+            name: getattr(error, name, None)
+            for name in ("path", "shard", "record", "field", "offset", "hint")
         }
         known = {name: value for name, value in places.items() if isinstance(value, (str, int))}
         print_json({"error": {"type": type(error).__name__, "message": text, **known}})

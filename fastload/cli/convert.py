@@ -23,7 +23,7 @@ def storage_options_of(pairs: tuple[str, ...]) -> dict[str, Any]:
     return options
 
 
-@click.command()
+@click.command(short_help="Make a dataset of images, arrays, tables or a torch Dataset.")
 @click.argument("source")
 @click.argument("target")
 @click.option(
@@ -118,8 +118,8 @@ def convert(
         warn(f"{plural(len(done.skipped), 'record')} skipped")
     if done.oriented:
         warn(
-            f"note: {plural(done.oriented, 'image')} with an EXIF orientation; they are kept and loaded as they "
-            "are stored, unrotated"
+            f"note: {plural(done.oriented, 'image')} with an EXIF orientation; they are kept and loaded as "
+            "they are stored, unrotated"
         )
     for note in done.notes:
         warn(f"note: {note}")

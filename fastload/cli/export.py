@@ -9,7 +9,7 @@ import click
 from fastload.cli.output import common_options, plural, print_json, progress_bar, warn
 
 
-@click.command()
+@click.command(short_help="Write a dataset back to ordinary files.")
 @click.argument("dataset")
 @click.argument("target")
 @click.option(

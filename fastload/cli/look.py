@@ -38,7 +38,7 @@ def open_split(url: str, split: str | None) -> SplitReader:
     return SplitReader(storage, manifest, manifest.split_name(split, storage.url), verify="first")
 
 
-@click.command()
+@click.command(short_help="Say what is in a dataset.")
 @click.argument("dataset")
 @click.option("--shards", is_flag=True, help="List the shards too.")
 @common_options
@@ -162,9 +162,11 @@ def value_text(plain: Any) -> str:
     return shorten(str(plain))
 
 
-@click.command()
+@click.command(short_help="Show the first records.")
 @click.argument("dataset")
-@click.option("-n", "count", default=5, show_default=True, type=click.IntRange(min=0), help="How many records.")
+@click.option(
+    "-n", "count", default=5, show_default=True, type=click.IntRange(min=0), help="How many records."
+)
 @click.option("--start", default=0, show_default=True, type=click.IntRange(min=0), help="The first of them.")
 @click.option("--split", help="Which split; the only one, or train, if not given.")
 @click.option(

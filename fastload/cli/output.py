@@ -21,7 +21,9 @@ def common_options(command: Command) -> Command:
     command = click.option(
         "--debug", is_flag=True, expose_value=False, help="Print the traceback of an error."
     )(command)
-    return click.option("--json", "as_json", is_flag=True, help="Print the result, or the error, as JSON.")(command)
+    return click.option("--json", "as_json", is_flag=True, help="Print the result, or the error, as JSON.")(
+        command
+    )
 
 
 def print_json(value: Mapping[str, Any]) -> None:

@@ -14,7 +14,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Converted", "Exported", "convert", "export", "from_torch"]
 
-_HOMES = {"Exported": "exporter", "export": "exporter", "Converted": "runner", "convert": "runner", "from_torch": "runner"}
+_HOMES = {
+    "Exported": "exporter",
+    "export": "exporter",
+    "Converted": "runner",
+    "convert": "runner",
+    "from_torch": "runner",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -39,7 +39,9 @@ def detect_kind(source: str, storage_options: Mapping[str, Any]) -> str:
         if extension in _BY_EXTENSION:
             return _BY_EXTENSION[extension]
         raise SourceError(
-            "this kind of file is not known", path=source, hint=f"known are {', '.join(_BY_EXTENSION)}, and folders"
+            "this kind of file is not known",
+            path=source,
+            hint=f"known are {', '.join(_BY_EXTENSION)}, and folders",
         )
     entries = tree.entries()
     if any(entry.path == "manifest.json" for entry in entries):
@@ -65,9 +67,7 @@ def detect_kind(source: str, storage_options: Mapping[str, Any]) -> str:
     return kinds.pop()
 
 
-def open_source(
-    source: Any, kind: str, options: SourceOptions, schema: Schema | None = None
-) -> Source:
+def open_source(source: Any, kind: str, options: SourceOptions, schema: Schema | None = None) -> Source:
     """Return the source of a kind. Raises SourceError where it cannot be converted."""
     if kind == "torch":
         from fastload.convert.sources.torch_dataset import TorchDatasetSource

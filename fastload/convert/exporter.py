@@ -16,7 +16,7 @@ from fastload.convert.images import inspect
 from fastload.convert.pool import Report
 from fastload.errors import DecodeError, UsageError, WriteError
 from fastload.format import Manifest, SplitReader
-from fastload.schema import Audio, Bytes, Field, Image, Label, Ragged, Scalar, Str, Tensor, Video
+from fastload.schema import Field, Image, Label, Ragged, Scalar, Str, Tensor
 from fastload.storage import open_storage
 
 KINDS = ("image-folder", "numpy", "parquet")
@@ -78,7 +78,9 @@ def export(
         if isinstance(error, WriteError):
             raise
         where = error.filename or str(folder)
-        raise WriteError(f"the files cannot be written: {error.strerror or error}", path=str(where)) from error
+        raise WriteError(
+            f"the files cannot be written: {error.strerror or error}", path=str(where)
+        ) from error
     records = {reader.name: reader.records for reader in readers}
     return Exported(str(folder), kind, records, tuple(dict.fromkeys(notes)))
 
@@ -180,9 +182,7 @@ def _made_path(record: int, data: bytes, class_name: str | None) -> str:
 def _write_numpy(folder: Path, reader: SplitReader, fields: dict[str, Field], report: Report) -> list[str]:
     columns = (Scalar, Label, Tensor)
     unfit = [
-        name
-        for name, field in fields.items()
-        if field.nullable or not isinstance(field, (*columns, Ragged))
+        name for name, field in fields.items() if field.nullable or not isinstance(field, (*columns, Ragged))
     ]
     if unfit:
         raise UsageError(
@@ -194,9 +194,13 @@ def _write_numpy(folder: Path, reader: SplitReader, fields: dict[str, Field], re
     for name, field in fields.items():
         if isinstance(field, columns):
             shape = (reader.records, *field.item_shape)
-            array = np.lib.format.open_memmap(
-                folder / f"{name}.npy", mode="w+", dtype=np.dtype(field.numpy_dtype), shape=shape
-            ) if reader.records else np.zeros(shape, field.numpy_dtype)
+            array = (
+                np.lib.format.open_memmap(
+                    folder / f"{name}.npy", mode="w+", dtype=np.dtype(field.numpy_dtype), shape=shape
+                )
+                if reader.records
+                else np.zeros(shape, field.numpy_dtype)
+            )
             for record in range(reader.records):
                 array[record] = reader.value(record, name)
             if not reader.records:
@@ -204,7 +208,9 @@ def _write_numpy(folder: Path, reader: SplitReader, fields: dict[str, Field], re
         elif isinstance(field, Ragged):
             notes += _write_ragged(folder, reader, name, field)
         if isinstance(field, Label):
-            (folder / f"{name}.classes.txt").write_text("".join(f"{c}\n" for c in field.classes), encoding="utf-8")
+            (folder / f"{name}.classes.txt").write_text(
+                "".join(f"{c}\n" for c in field.classes), encoding="utf-8"
+            )
         if getattr(field, "dtype", None) == "bfloat16":
             notes.append(f"{name} is bfloat16, which NumPy lacks: its bits are written as uint16")
     report(reader.records)
@@ -222,7 +228,9 @@ def _write_ragged(folder: Path, reader: SplitReader, name: str, field: Ragged) -
     np.save(folder / f"{name}.values.npy", flat)
     (folder / f"{name}.values.bin").unlink()
     np.save(folder / f"{name}.shapes.npy", shapes)
-    return [f"{name} is ragged: {name}.values.npy holds all its elements, {name}.shapes.npy each record's shape"]
+    return [
+        f"{name} is ragged: {name}.values.npy holds all its elements, {name}.shapes.npy each record's shape"
+    ]
 
 
 # --- Parquet -------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Records as one Parquet file, with the metadata by which Hugging Face's datasets knows images and classes."""
+"""Records as one Parquet file, with the metadata by which Hugging Face knows images and classes."""
 
 from __future__ import annotations
 
@@ -86,7 +86,10 @@ def _metadata(fields: Mapping[str, Field]) -> dict[bytes, bytes]:
         elif isinstance(field, Label):
             features[name] = {"names": list(field.classes), "_type": "ClassLabel"}
         elif isinstance(field, Scalar):
-            features[name] = {"dtype": "float32" if field.dtype == "bfloat16" else field.dtype, "_type": "Value"}
+            features[name] = {
+                "dtype": "float32" if field.dtype == "bfloat16" else field.dtype,
+                "_type": "Value",
+            }
         elif isinstance(field, (Str, Json)):
             features[name] = {"dtype": "string", "_type": "Value"}
         elif isinstance(field, (Bytes, Audio, Video)):

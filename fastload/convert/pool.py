@@ -142,7 +142,11 @@ def _handle(
     except (EOFError, OSError):
         process.join(JOIN_SECONDS)
         code = process.exitcode
-        died = f"was killed by signal {-code}" if code is not None and code < 0 else f"ended with exit code {code}"
+        died = (
+            f"was killed by signal {-code}"
+            if code is not None and code < 0
+            else f"ended with exit code {code}"
+        )
         raise EngineError(
             f"a worker process {died}", hint="if the machine ran out of memory, use fewer workers"
         ) from None

@@ -73,7 +73,9 @@ class _Checker:
     """Looks at the images of records and counts those that are to be rotated."""
 
     def __init__(self, schema: Schema, check: str) -> None:
-        self._names = [name for name, field in schema.items() if isinstance(field, Image)] if check != "none" else []
+        self._names = (
+            [name for name, field in schema.items() if isinstance(field, Image)] if check != "none" else []
+        )
         self._check = check
         self.oriented = 0
 
@@ -124,7 +126,11 @@ def _cause(error: FastloadError) -> str:
 def _located(error: FastloadError, where: str) -> FastloadError:
     """Return the error of one record with the place in the source, which its number in the part is not."""
     kind = RecordError if isinstance(error, RecordError) else SourceError
-    hint = error.hint if not isinstance(error, DecodeError) else "repair or remove it, or skip such files with --on-bad skip"
+    hint = (
+        error.hint
+        if not isinstance(error, DecodeError)
+        else "repair or remove it, or skip such files with --on-bad skip"
+    )
     return kind(error.message, path=where, field=error.field, hint=hint)
 
 
@@ -155,7 +161,9 @@ def convert(
     Raises SourceError, RecordError or DecodeError for what cannot be converted, naming file and record,
     UsageError for arguments that cannot work, and WriteError.
     """
-    _check_choices(kind=(kind, (None, *KINDS)), jpeg=(jpeg, JPEG_MODES), check=(check, CHECKS), on_bad=(on_bad, ON_BAD))
+    _check_choices(
+        kind=(kind, (None, *KINDS)), jpeg=(jpeg, JPEG_MODES), check=(check, CHECKS), on_bad=(on_bad, ON_BAD)
+    )
     url = os.fspath(source)
     given = dict(storage_options or {})
     kind = kind or detect_kind(url, given)
@@ -212,10 +220,12 @@ def run(
     where = os.fspath(target)
     target_options = {} if local_path(where) is not None else dict(storage_options or {})
     storage = open_storage(where, target_options)
-    read_base(storage, mode, source.schema)  # refuses before the work rather than after it
+    base = read_base(storage, mode, source.schema)  # refuses before the work rather than after it
     shard_bytes = parse_size(shard_size)
     jobs = [
-        _Job(partition, where, source.schema, f"{number:06d}", name, shard_bytes, check, on_bad, target_options)
+        _Job(
+            partition, where, source.schema, f"{number:06d}", name, shard_bytes, check, on_bad, target_options
+        )
         for name in source.split_names()
         for number, partition in enumerate(source.partitions(name, shard_bytes))
     ]
@@ -235,22 +245,29 @@ def run(
             undo=lambda outcome: Writer.discard(where, [outcome.part], storage_options=target_options),
         )
         manifest = _publish(source, where, outcomes, mode, {"kind": kind, "origin": origin}, target_options)
-    parts = [outcome.part for outcome in outcomes]
-    names = source.split_names()
     notes = list(source.notes)
-    if mode == "overwrite":
-        notes.append("shards of a dataset that was replaced stay until `fastload gc`")
+    if base.generation and mode == "overwrite":
+        notes.append("the shards of the dataset that was replaced stay until `fastload gc`")
+    done = _summary(source, outcomes)
     return Converted(
-        path=where,
-        kind=kind,
-        records={name: sum(part.records for part in parts if part.split == name) for name in names},
-        bytes={name: sum(part.bytes for part in parts if part.split == name) for name in names},
+        where,
+        kind,
+        **done,
         fingerprint=manifest.fingerprint,
         seconds=time.perf_counter() - started,
-        skipped=tuple(item for outcome in outcomes for item in outcome.skipped),
-        oriented=sum(outcome.oriented for outcome in outcomes),
         notes=tuple(notes),
     )
+
+
+def _summary(source: Source, outcomes: Sequence[_Outcome]) -> dict[str, Any]:
+    parts = [outcome.part for outcome in outcomes]
+    names = source.split_names()
+    return {
+        "records": {name: sum(part.records for part in parts if part.split == name) for name in names},
+        "bytes": {name: sum(part.bytes for part in parts if part.split == name) for name in names},
+        "skipped": tuple(item for outcome in outcomes for item in outcome.skipped),
+        "oriented": sum(outcome.oriented for outcome in outcomes),
+    }
 
 
 def _publish(

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from fastload.convert.files import FileEntry, FileTree
 from fastload.convert.source import (
     DEFAULT_SPLIT,
-    Concurrency,
     RECORD_OVERHEAD,
+    Concurrency,
     Partition,
     SourceItem,
     SourceOptions,

@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 from fastload.convert.files import FileEntry, FileTree
 from fastload.convert.source import (
     DEFAULT_SPLIT,
-    Concurrency,
     RECORD_OVERHEAD,
+    Concurrency,
     Partition,
     SourceItem,
     SourceOptions,

@@ -18,8 +18,8 @@ import numpy as np
 
 from fastload.convert.source import (
     DEFAULT_SPLIT,
-    Concurrency,
     RECORD_OVERHEAD,
+    Concurrency,
     Partition,
     SourceItem,
     SourceOptions,
