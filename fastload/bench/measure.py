@@ -91,9 +91,8 @@ def bench(
     if folder is None:
         raise UsageError("only a local dataset can be measured", path=storage.url)
     manifest = Manifest.load(storage)
-    if split is None and len(manifest.splits) > 1 and "train" in manifest.splits:
-        split = "train"
-    reader = SplitReader(storage, manifest, manifest.split_name(split, storage.url), verify="first")
+    name = "train" if split is None and "train" in manifest.splits else split
+    reader = SplitReader(storage, manifest, manifest.split_name(name, storage.url), verify="first")
     if not reader.records:
         raise UsageError("the split has no records", path=storage.url)
     record_bytes = manifest.splits[reader.name].bytes / reader.records

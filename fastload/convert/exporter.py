@@ -60,7 +60,9 @@ def export(
         kind = "image-folder" if any(isinstance(field, Image) for field in chosen.values()) else "parquet"
     write = _WRITERS[kind]
     if folder.exists() and not overwrite:
-        raise WriteError("the target exists", path=str(folder), hint="give another, or overwrite it")
+        raise UsageError(
+            "the target exists", path=str(folder), hint="give another, or overwrite it (--overwrite)"
+        )
     notes: list[str] = []
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
