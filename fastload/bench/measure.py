@@ -86,15 +86,7 @@ def bench(
     the first ``records`` are used: at most 2,000 images, or 512 MiB of others, if not given. Raises
     UsageError for a dataset that is not local or is empty, and EngineError where a loader fails.
     """
-    storage = open_storage(dataset)
-    folder = storage.local_path
-    if folder is None:
-        raise UsageError("only a local dataset can be measured", path=storage.url)
-    manifest = Manifest.load(storage)
-    name = "train" if split is None and "train" in manifest.splits else split
-    reader = SplitReader(storage, manifest, manifest.split_name(name, storage.url), verify="first")
-    if not reader.records:
-        raise UsageError("the split has no records", path=storage.url)
+    folder, manifest, reader = _open(dataset, split)
     record_bytes = manifest.splits[reader.name].bytes / reader.records
     has_images = any(isinstance(field, Image) for field in manifest.schema.values())
     limit = IMAGE_RECORDS if has_images else max(1, int(RECORD_BYTES / record_bytes))
@@ -128,6 +120,19 @@ def bench(
         ratio=_ratio(results),
         notes=_warm(folder, read=False),
     )
+
+
+def _open(dataset: str | os.PathLike[str], split: str | None) -> tuple[str, Manifest, SplitReader]:
+    storage = open_storage(dataset)
+    folder = storage.local_path
+    if folder is None:
+        raise UsageError("only a local dataset can be measured", path=storage.url)
+    manifest = Manifest.load(storage)
+    name = "train" if split is None and "train" in manifest.splits else split
+    reader = SplitReader(storage, manifest, manifest.split_name(name, storage.url), verify="first")
+    if not reader.records:
+        raise UsageError("the split has no records", path=storage.url)
+    return folder, manifest, reader
 
 
 def _ratio(results: dict[str, Measured]) -> float | None:
