@@ -91,6 +91,7 @@ class Dataset:
         self.selection = selection
         self.look = look
         self.metadata = dict(metadata)
+        self._sample_plan = self.plan(samples=True)
         self._local = threading.local()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -249,7 +250,7 @@ class Dataset:
         """Return a view that says how batches join ragged fields: ``with_ragged(tokens="pad")``.
 
         ``"list"`` (the default) gives a list of arrays, ``"pad"`` one array padded with zeros,
-        ``"jagged"`` values and offsets (in torch a nested tensor of jagged layout).
+        ``"jagged"`` all values in one array, with offsets (fastload.staging.JaggedTensor in torch).
         """
         self._check_names(list(modes))
         for name, mode in modes.items():
@@ -348,7 +349,7 @@ class Dataset:
         if self.look.format == "torch":
             from fastload.staging import to_torch
 
-            values = to_torch(values, self.plan(samples=True))
+            values = to_torch(values, self._sample_plan)
         columns = [_unstack(self.sources[0].schema[name], value) for name, value in values.items()]
         return [
             self.look.shape({name: column[number] for name, column in zip(values, columns, strict=True)})
@@ -361,7 +362,7 @@ class Dataset:
         if held is None or held[0] != os.getpid():
             from fastload.engine import make_engine
 
-            held = self._local.engine = (os.getpid(), make_engine(self.plan(samples=True), 0))
+            held = self._local.engine = (os.getpid(), make_engine(self._sample_plan, 0))
         return held[1]
 
 

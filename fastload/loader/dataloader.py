@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar, cast
 
 import torch
 from torch.utils import data
+from torch.utils.data._utils.pin_memory import pin_memory
 
 from fastload.dataset import Dataset
 from fastload.engine import make_engine, why_not_native
@@ -28,7 +29,7 @@ from fastload.loader.recognise import (
     wrapped_inside,
 )
 from fastload.sampling import EpochOrder
-from fastload.staging import to_torch
+from fastload.staging import PinnedBatch, pin_available, to_torch
 
 __all__ = ["DataLoader"]
 
@@ -197,7 +198,8 @@ class DataLoader(data.DataLoader[T], Generic[T]):
             )
             batches, world = order.batches(batching.size, drop_last=batching.drop_last), known.world
         self._order = "sampler" if known is None else "fastload"
-        singles, deliver = self._delivery(dataset)
+        pin = self._pins()
+        singles, deliver = self._delivery(dataset, pin)
         plan = dataset.plan(seed=seed, samples=singles)
         engine = self._spare.take(plan) or make_engine(plan, self.num_workers, self._byte_budget)
         self._engine_name = engine.name
@@ -208,6 +210,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
             ahead=0 if self.num_workers == 0 else max(1, self.prefetch_factor or 1),
             deliver=deliver,
             singles=singles,
+            allocate=PinnedBatch if pin and not singles else None,
             timeout=self.timeout,
             release=functools.partial(self._spare.put, plan) if self.persistent_workers else None,
         )
@@ -223,19 +226,30 @@ class DataLoader(data.DataLoader[T], Generic[T]):
             return iter(self.batch_sampler)
         return ([index] for index in self.sampler)
 
-    def _delivery(self, dataset: Dataset) -> tuple[bool, Callable[[Any], Any]]:
+    def _delivery(self, dataset: Dataset, pin: bool) -> tuple[bool, Callable[[Any, Any], Any]]:
         """Return whether the engine is to make single samples, and what becomes of what it makes."""
         collate: Callable[[Any], Any] = self.collate_fn
-        if self.batch_sampler is None:
-            if collate is data.default_convert:
-                return True, lambda made: dataset.split(made[0], 1)[0]
-            return True, lambda made: collate(dataset.split(made[0], 1)[0])
-        if collate is not data.default_collate:
-            return True, lambda made: collate([dataset.split(values, 1)[0] for values in made])
-        if dataset.look.format == "numpy":
-            return False, dataset.look.shape
-        plan = dataset.plan()
-        return False, lambda made: dataset.look.shape(to_torch(made, plan))
+        if self.batch_sampler is None or collate is not data.default_collate:
+            one_by_one, torchs = self.batch_sampler is None, collate is data.default_convert
+
+            def deliver(made: Any, memory: Any) -> Any:
+                samples = [dataset.split(values, 1)[0] for values in made]
+                batch = samples[0] if one_by_one else samples
+                batch = batch if torchs else collate(batch)
+                return pin_memory(batch) if pin else batch  # type: ignore[no-untyped-call]
+
+            return True, deliver
+        look, plan = dataset.look, dataset.plan()
+        if look.format == "numpy":
+            return False, lambda made, memory: look.shape(made)
+        return False, lambda made, memory: look.shape(to_torch(made, plan, memory))
+
+    def _pins(self) -> bool:
+        if not self.pin_memory:
+            return False
+        if not pin_available():
+            _warn("pin_memory is set, but there is no accelerator to pin memory for")
+        return pin_available() and self._native is not None and self._native.look.format == "torch"
 
     # --- care ------------------------------------------------------------------------------------------
 
@@ -243,9 +257,9 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         """Return what the latest iteration does: which engine runs, why it is not the native one, counters.
 
         ``engine`` is ``"native"``, ``"python"`` or ``"torch"``; ``why_not_native`` says the reason in
-        words, or is None; ``order`` is ``"fastload"``, or ``"sampler"`` where the user's indices are followed;
-        ``batches``, ``samples`` and ``wait_seconds`` (spent waiting for the engine) count the epoch so far;
-        ``engine_counters`` are the engine's own while it lives.
+        words, or is None. ``order`` is ``"fastload"``, or ``"sampler"`` where one's indices are followed.
+        ``batches``, ``samples`` and ``wait_seconds`` (spent waiting for the engine) count the epoch so far,
+        ``position`` the samples of all ranks. ``engine_counters`` are the engine's own while it lives.
         """
         if self._native is None:
             why = f"the dataset is a {type(self.dataset).__name__}, which torch's own machinery loads"

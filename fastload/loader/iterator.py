@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from fastload.engine.plan import BatchIndices, Engine, Plan
+from fastload.engine.plan import Allocate, BatchIndices, Engine, Plan
 from fastload.errors import EngineError
 from fastload.sampling import Indices
 
@@ -39,16 +39,17 @@ class Job:
     """What an iterator does: which batches, and what becomes of them.
 
     ``deliver`` makes the user's batch of what the engine gives, or, with ``singles``, of a list with what
-    it gives for each sample alone. ``release`` takes the engine back after a complete epoch.
+    it gives for each sample alone, and of the batch's memory where ``allocate`` made any. ``release`` takes
+    the engine back after a complete epoch.
     """
 
     batches: Iterator[Indices]
     epoch: int
     world: int
     ahead: int
-    deliver: Callable[[Any], Any]
+    deliver: Callable[[Any, Any], Any]
     singles: bool = False
-    allocate: Callable[[], Any] | None = None
+    allocate: Callable[[], Allocate] | None = None
     timeout: float = 0
     release: Callable[[Engine], None] | None = None
 
@@ -65,7 +66,7 @@ class EngineIterator(Iterator[Any]):
         self._job = job
         self._progress = progress
         self._process = os.getpid()
-        self._in_flight: collections.deque[int] = collections.deque()
+        self._in_flight: collections.deque[tuple[int, Allocate | None]] = collections.deque()
         self._closed = False
         # Also at interpreter exit, while everything that the engine's threads use is still there.
         self._finalizer = weakref.finalize(self, _close_engine, engine, self._process)
@@ -103,14 +104,14 @@ class EngineIterator(Iterator[Any]):
         if not self._in_flight and not self._submit():
             return _END
         started = time.perf_counter()
-        count = self._in_flight[0]
+        count, memory = self._in_flight[0]
         made = self._receive(count)
         self._in_flight.popleft()
         progress = self._progress
         progress.wait_seconds += time.perf_counter() - started
         if len(self._in_flight) < self._job.ahead:
             self._submit()
-        batch = self._job.deliver(made)
+        batch = self._job.deliver(made, memory)
         progress.batches += 1
         progress.samples += count
         progress.position += count * self._job.world
@@ -122,15 +123,14 @@ class EngineIterator(Iterator[Any]):
             return False
         positions, sources, records = indices
         job = self._job
+        memory = None if job.allocate is None else job.allocate()
         if job.singles:
             for number in range(len(records)):
                 one = slice(number, number + 1)
                 self._engine.submit(BatchIndices(positions[one], sources[one], records[one], job.epoch))
         else:
-            self._engine.submit(
-                BatchIndices(positions, sources, records, job.epoch), job.allocate and job.allocate()
-            )
-        self._in_flight.append(len(records))
+            self._engine.submit(BatchIndices(positions, sources, records, job.epoch), memory)
+        self._in_flight.append((len(records), memory))
         return True
 
     def _receive(self, count: int) -> Mapping[str, Any] | list[Mapping[str, Any]]:
