@@ -13,7 +13,6 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
-from types import FrameType
 from typing import Any, TypeVar
 
 from fastload.errors import EngineError, FastloadError
@@ -28,7 +27,7 @@ JOIN_SECONDS = 5.0
 
 
 class _Stopped(Exception):
-    """Another thread failed."""
+    """The work is to end: another worker failed."""
 
 
 def usable_cpus() -> int:
@@ -163,8 +162,10 @@ def _handle(
 
 
 def _end(processes: dict[Connection, Any], done: dict[int, Any]) -> None:
-    for process in processes.values():
-        process.terminate()
+    for connection, process in processes.items():
+        with contextlib.suppress(OSError):
+            connection.send(None)  # ends a worker that waits
+        process.terminate()  # and one that works
     deadline = time.monotonic() + JOIN_SECONDS
     for connection, process in processes.items():
         # What a worker still had to say: a result that came while the others were stopped.
@@ -196,13 +197,19 @@ def _interrupts_held_back() -> Iterator[None]:
 def _serve(connection: Connection, work: Callable[[Any, Report], Any]) -> None:
     """Do tasks until the parent goes away. The body of a worker process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, _leave)  # unwinds, so that a half-written part is removed
+    reporter = _Reporter(connection)
+    # Only noted, and heeded between records: an exception just anywhere could lose a result on its way.
+    signal.signal(signal.SIGTERM, lambda _signal, _frame: reporter.stop())
     try:
         while True:
-            number, task = connection.recv()
-            reporter = _Reporter(connection)
+            message = connection.recv()
+            if message is None or reporter.stopped:
+                return
+            number, task = message
             try:
                 result = work(task, reporter)
+            except _Stopped:
+                return
             except FastloadError as error:
                 connection.send(("failed", error))
                 return
@@ -213,10 +220,6 @@ def _serve(connection: Connection, work: Callable[[Any, Report], Any]) -> None:
             connection.send(("done", (number, result)))
     except (EOFError, BrokenPipeError, ConnectionResetError, KeyboardInterrupt):
         os._exit(1)  # The parent is gone: nobody waits for the result.
-
-
-def _leave(_signal: int, _frame: FrameType | None) -> None:
-    raise SystemExit(0)
 
 
 def _portable(error: Exception) -> Exception:
@@ -236,8 +239,14 @@ class _Reporter:
         self._connection = connection
         self._count = 0
         self._sent = time.monotonic()
+        self.stopped = False
+
+    def stop(self) -> None:
+        self.stopped = True
 
     def __call__(self, count: int) -> None:
+        if self.stopped:
+            raise _Stopped
         self._count += count
         if time.monotonic() - self._sent >= REPORT_SECONDS:
             self.flush()

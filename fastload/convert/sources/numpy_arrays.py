@@ -62,7 +62,10 @@ class ArrayFile:
         local = self.tree.local
         if local is not None and self.member is None:
             name = f"{local}/{self.path}" if self.path else local
-            mapped = np.load(name, mmap_mode="r", allow_pickle=False)
+            try:
+                mapped = np.load(name, mmap_mode="r", allow_pickle=False)
+            except (OSError, ValueError) as error:
+                raise SourceError(f"the array cannot be read: {error}", path=self.where) from error
             rows = max(1, BLOCK_BYTES // max(1, mapped[:1].nbytes))
             for first in range(start, stop, rows):
                 yield np.asarray(mapped[first : min(first + rows, stop)])
