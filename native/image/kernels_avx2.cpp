@@ -50,7 +50,7 @@ FASTLOAD_TARGET_AVX2 inline void store_planar(__m256i block, std::uint8_t* out, 
   const __m256i planes = _mm256_permutevar8x32_epi32(grouped, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
   const __m128i first = _mm256_castsi256_si128(planes);
   _mm_storel_epi64(reinterpret_cast<__m128i*>(out), first);
-  _mm_storeh_pd(reinterpret_cast<double*>(out + plane_stride), _mm_castsi128_pd(first));
+  _mm_storel_epi64(reinterpret_cast<__m128i*>(out + plane_stride), _mm_unpackhi_epi64(first, first));
   _mm_storel_epi64(reinterpret_cast<__m128i*>(out + 2 * plane_stride), _mm256_extracti128_si256(planes, 1));
 }
 

@@ -340,12 +340,15 @@ void Resizer::write_columns(const std::int16_t* middle, std::uint8_t* out, const
     const std::int64_t from = horizontal_.first.data()[i] - horizontal_.low;
     const auto taps = std::min<std::int64_t>(horizontal_.taps, part_.width - from);
     const std::int32_t* weights = horizontal_.weights.data() + i * static_cast<std::size_t>(horizontal_.taps);
-    for (std::size_t c = 0; c < channels; ++c) {
-      const std::int16_t* value = middle + static_cast<std::size_t>(from) * channels + c;
-      std::int32_t sum = 1 << (shift - 1);
-      for (std::int64_t k = 0; k < taps; ++k, value += channels) sum += weights[k] * *value;
-      row[i * channels + c] = static_cast<std::uint8_t>(sum >> shift);
+    const std::int16_t* value = middle + static_cast<std::size_t>(from) * channels;
+    std::int32_t sums[3] = {1 << (shift - 1), 1 << (shift - 1), 1 << (shift - 1)};
+    if (channels == 3) {
+      for (std::int64_t k = 0; k < taps; ++k, value += 3)
+        for (int c = 0; c < 3; ++c) sums[c] += weights[k] * value[c];
+    } else {
+      for (std::int64_t k = 0; k < taps; ++k) sums[0] += weights[k] * value[k];
     }
+    for (std::size_t c = 0; c < channels; ++c) row[i * channels + c] = static_cast<std::uint8_t>(sums[c] >> shift);
   }
   write_interleaved(row, out, layout);
 }

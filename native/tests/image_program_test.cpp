@@ -1,0 +1,226 @@
+// Programs: every instruction set gives the same bits, geometry is exact, errors are errors.
+#include <cmath>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "check.h"
+#include "core/error.h"
+#include "image/geometry.h"
+#include "image/kernels.h"
+#include "image/program.h"
+#include "image/resize.h"
+#include "image/simd.h"
+#include "image_fixtures.h"
+
+namespace {
+
+using namespace fastload;
+using namespace fastload::image;
+using namespace fastload::image::fixtures;
+
+std::vector<std::byte> run(const std::vector<OpSpec>& ops, int channels, std::span<const std::byte> encoded,
+                           const SampleKey& key = {}, const FallbackDecoder& fallback = {}) {
+  const auto program = Program::compile(ops, channels, 3);
+  const auto scratch = Scratch::make();
+  const Size size = program->output_size(encoded, key, *scratch, fallback);
+  const std::size_t bytes = program->element_type() == ElementType::uint8     ? 1
+                            : program->element_type() == ElementType::float32 ? 4
+                                                                              : 2;
+  std::vector<std::byte> output(static_cast<std::size_t>(size.height * size.width * channels) * bytes);
+  program->run(encoded, key, *scratch, fallback, output);
+  return output;
+}
+
+// A made-up image in place of a codec: its encoding is "RAW", height and width.
+Pixels decode_raw(std::span<const std::byte> encoded, int channels) {
+  Pixels pixels;
+  pixels.channels = channels;
+  pixels.size = {static_cast<int>(encoded[3]), static_cast<int>(encoded[4])};
+  pixels.data = make_pixels(static_cast<int>(encoded[3]), static_cast<int>(encoded[4]), channels, 9);
+  return pixels;
+}
+
+std::vector<std::byte> raw(int height, int width) {
+  return {std::byte{'R'}, std::byte{'A'}, std::byte{'W'}, static_cast<std::byte>(height), static_cast<std::byte>(width)};
+}
+
+void check_same_bits(const std::vector<OpSpec>& ops, int channels, std::span<const std::byte> encoded,
+                     const SampleKey& key) {
+  force_simd(Simd::plain);
+  const auto plain = run(ops, channels, encoded, key, decode_raw);
+  force_simd(Simd::avx2);
+  CHECK(run(ops, channels, encoded, key, decode_raw) == plain);
+}
+
+void test_instruction_sets_agree() {
+  Random random(4);
+  for (int round = 0; round < 400; ++round) {
+    const auto side = [&](unsigned most) { return static_cast<double>(1 + random.below(most)); };
+    std::vector<OpSpec> ops;
+    const double interpolation = static_cast<double>(random.below(4));
+    if (random.below(2)) ops.push_back({"random_horizontal_flip", {0.5}});
+    if (random.below(2)) ops.push_back({"resize", {1, side(90), side(90), 0, interpolation, 1}});
+    if (random.below(3) == 0) ops.push_back({"center_crop", {side(120), side(120)}});
+    if (random.below(2)) ops.push_back({"random_resized_crop", {side(70), side(70), 0.05, 1, -0.7, 0.7, 1, 1}});
+    if (random.below(2)) ops.push_back({"random_horizontal_flip", {0.5}});
+    if (random.below(3) == 0) ops.push_back({"resize", {0, side(40), 0, 0, 1, static_cast<double>(random.below(2))}});
+    if (random.below(2)) {
+      ops.push_back({"to_dtype", {static_cast<double>(1 + random.below(3)), 1}});
+      if (random.below(2)) ops.push_back({"normalize", {1, 0.45, 0.22}});
+    }
+    ops.push_back({"layout", {static_cast<double>(random.below(3))}});
+    const auto image = raw(static_cast<int>(1 + random.below(200)), static_cast<int>(1 + random.below(200)));
+    check_same_bits(ops, random.below(4) == 0 ? 1 : 3, image, {random.next(), 1, random.next()});
+  }
+}
+
+void test_conversions() {
+  // Every float16 and what lies between and beyond: both ways give what rounding to nearest even gives.
+  std::vector<float> scale(24), offset(24);
+  const std::uint8_t ones[24] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
+  std::vector<std::byte> plain(96), fast(96);
+  Random random(8);
+  for (int round = 0; round < 20000; ++round) {
+    for (std::size_t i = 0; i < 24; ++i) {
+      const double magnitude = std::ldexp(1.0 + random.below(4096) / 4096.0, static_cast<int>(random.below(48)) - 28);
+      scale[i] = static_cast<float>(random.below(2) ? magnitude : -magnitude);
+      offset[i] = random.below(8) == 0 ? scale[i] : 0.0f;
+    }
+    for (const auto type : {ElementType::float16, ElementType::bfloat16, ElementType::float32}) {
+      convert_plain(ones, 24, scale.data(), offset.data(), type, plain.data());
+      if (simd() == Simd::plain) continue;
+      convert_avx2(ones, 24, scale.data(), offset.data(), type, fast.data());
+      CHECK(std::memcmp(plain.data(), fast.data(), type == ElementType::float32 ? 96 : 48) == 0);
+    }
+  }
+  CHECK(to_float16(1.0f) == 0x3C00 && to_float16(-2.0f) == 0xC000 && to_float16(65504.0f) == 0x7BFF);
+  CHECK(to_float16(65520.0f) == 0x7C00 && to_float16(65519.0f) == 0x7BFF);
+  CHECK(to_float16(std::ldexp(1.0f, -24)) == 1 && to_float16(std::ldexp(1.0f, -25)) == 0);
+  CHECK(to_float16(std::ldexp(3.0f, -25)) == 2 && to_float16(std::ldexp(1.0f, -14)) == 0x0400);
+  CHECK(to_bfloat16(1.0f) == 0x3F80 && to_bfloat16(1.00390625f) == 0x3F80 && to_bfloat16(1.01171875f) == 0x3F82);
+}
+
+void test_weights_sum_up() {
+  for (const auto& [source, target] : {std::pair{300, 224}, {7, 224}, {224, 7}, {1, 5}, {2000, 224}, {5, 1}}) {
+    for (const bool antialias : {true, false}) {
+      Axis axis;
+      axis.compute(source, target, 0, target, Interpolation::bilinear, antialias);
+      axis.round_fast();
+      for (int i = 0; i < target; ++i) {
+        int sum = 0;
+        for (int k = 0; k < axis.taps; ++k) {
+          CHECK(axis.weights.data()[i * axis.taps + k] >= 0);
+          sum += axis.weights.data()[i * axis.taps + k];
+        }
+        CHECK(sum == 16384);
+      }
+    }
+  }
+}
+
+void test_fusion() {
+  std::vector<Pass> passes;
+  const auto count = [&](const std::vector<OpSpec>& specs) {
+    std::vector<GeometryOp> ops;
+    for (std::uint32_t i = 0; i < specs.size(); ++i) ops.push_back(parse_geometry(specs[i], i));
+    resolve(ops, {100, 200}, {}, 0, passes);
+    return passes.size();
+  };
+  const OpSpec crop{"random_resized_crop", {32, 32, 0.08, 1, -0.3, 0.3, 1, 1}}, flip{"random_horizontal_flip", {1}};
+  const OpSpec resize{"resize", {0, 50, 0, 0, 1, 1}}, center{"center_crop", {40, 40}};
+  CHECK(count({}) == 1 && passes[0].output == (Window{0, 0, 100, 200}) && !passes[0].resizes);
+  CHECK(count({crop, flip}) == 1 && passes[0].flipped && passes[0].resizes);
+  CHECK(count({resize, center}) == 1 && passes[0].output == (Window{5, 30, 40, 40}));
+  CHECK(count({center, resize, flip, flip, center}) == 1 && passes[0].source == (Window{30, 80, 40, 40}));
+  CHECK(count({resize, crop}) == 2);   // two resizes
+  CHECK(count({flip, crop}) == 2);     // filters are not symmetric to the last bit
+  CHECK(count({{"center_crop", {300, 300}}, {"center_crop", {20, 20}}}) == 1);
+  // What a cut took away must not come back.
+  CHECK(count({{"center_crop", {20, 20}}, {"center_crop", {60, 60}}}) == 2);
+}
+
+void test_padding_is_zero() {
+  const auto output = run({{"center_crop", {5, 6}}, {"layout", {2}}}, 1, raw(3, 2), {}, decode_raw);
+  const auto pixels = make_pixels(3, 2, 1, 9);
+  for (int y = 0; y < 5; ++y)
+    for (int x = 0; x < 6; ++x) {
+      const bool is_inside = y >= 1 && y < 4 && x >= 2 && x < 4;
+      const int expected = is_inside ? pixels[static_cast<std::size_t>((y - 1) * 2 + x - 2)] : 0;
+      CHECK(static_cast<int>(output[static_cast<std::size_t>(y * 6 + x)]) == expected);
+    }
+}
+
+void test_only_the_needed_part_gives_the_same() {
+  // A program on the JPEG (part decoded) and on its pixels (through the fallback).
+  JpegOptions options;
+  options.height = 150;
+  options.width = 210;
+  const auto encoded = make_jpeg(options);
+  const auto pixels = run({{"layout", {2}}}, 3, encoded);
+  const FallbackDecoder whole_image = [&](std::span<const std::byte>, int) {
+    const auto* first = reinterpret_cast<const std::uint8_t*>(pixels.data());
+    return Pixels{{150, 210}, 3, {first, first + pixels.size()}};
+  };
+  const std::vector<OpSpec> programs[] = {
+      {{"random_resized_crop", {64, 64, 0.08, 1, -0.3, 0.3, 1, 1}}, {"random_horizontal_flip", {0.5}}},
+      {{"resize", {0, 80, 0, 0, 1, 1}}, {"center_crop", {60, 70}}, {"to_dtype", {1, 1}}},
+      {{"resize", {0, 80, 0, 0, 2, 1}}, {"center_crop", {60, 70}}},
+      {{"resize", {0, 5, 0, 0, 1, 1}}},
+  };
+  for (const auto& ops : programs)
+    for (std::uint64_t position = 0; position < 20; ++position)
+      CHECK(run(ops, 3, encoded, {1, 2, position}) == run(ops, 3, raw(1, 1), {1, 2, position}, whole_image));
+}
+
+void test_errors() {
+  const auto compile = [](std::vector<OpSpec> ops, int channels = 3) { return Program::compile(ops, channels, 0); };
+  CHECK_THROWS(ErrorKind::usage, compile({{"swirl", {}}}));
+  CHECK_THROWS(ErrorKind::usage, compile({}, 2));
+  CHECK_THROWS(ErrorKind::usage, compile({{"to_dtype", {3, 1}}, {"resize", {0, 9, 0, 0, 1, 1}}}));
+  CHECK_THROWS(ErrorKind::usage, compile({{"normalize", {1, 0.5, 0.5}}}));
+  CHECK_THROWS(ErrorKind::usage, compile({{"to_dtype", {3, 1}}, {"normalize", {2, 0.5, 0.5, 1, 1}}}));
+  CHECK_THROWS(ErrorKind::usage, compile({{"to_dtype", {3, 1}}, {"normalize", {1, 0.5, 0}}}));
+  CHECK_THROWS(ErrorKind::usage, compile({{"to_dtype", {3, 1}}, {"normalize", {NAN, 0.5, 0}}}));
+  CHECK_THROWS(ErrorKind::usage, compile({{"to_dtype", {4, 1}}}));
+  CHECK_THROWS(ErrorKind::usage, compile({{"to_dtype", {NAN, 1}}}));
+  CHECK_THROWS(ErrorKind::usage, compile({{"to_dtype", {3, 1}}, {"to_dtype", {0, 1}}}));
+  CHECK_THROWS(ErrorKind::usage, compile({{"layout", {3}}}));
+  CHECK_THROWS(ErrorKind::usage, compile({{"resize", {0, 0, 0, 0, 1, 1}}}));
+  CHECK_THROWS(ErrorKind::usage, compile({{"resize", {1, 5, 1e9, 0, 1, 1}}}));
+  CHECK_THROWS(ErrorKind::usage, compile({{"resize", {1, 5, 5, 0, 2, 0}}}));
+  CHECK_THROWS(ErrorKind::usage, compile({{"random_horizontal_flip", {1.5}}}));
+  CHECK_THROWS(ErrorKind::usage, compile({{"center_crop", {2.5, 2}}}));
+  CHECK_THROWS(ErrorKind::usage, compile({{"random_resized_crop", {9, 9, 0, 1, 0, 0, 1, 1}}}));
+  CHECK_THROWS(ErrorKind::decode, run({}, 3, {}));
+  CHECK_THROWS(ErrorKind::decode, run({}, 3, raw(3, 3)));
+  CHECK_THROWS(ErrorKind::decode, run({}, 3, raw(0, 3), {}, decode_raw));
+  // An image so narrow that its long side would take gigabytes.
+  CHECK_THROWS(ErrorKind::decode, run({{"resize", {0, 1000, 0, 0, 1, 1}}}, 3, raw(1, 200), {}, decode_raw));
+  const auto program = compile({{"center_crop", {9, 9}}});
+  const auto scratch = Scratch::make();
+  std::vector<std::byte> small(9 * 9 * 3 - 1);
+  CHECK_THROWS(ErrorKind::usage, program->run(raw(3, 3), {}, *scratch, decode_raw, small));
+}
+
+void test_fixed_size() {
+  CHECK(!Program::compile(std::vector<OpSpec>{}, 3, 0)->fixed_size());
+  CHECK(!Program::compile(std::vector<OpSpec>{{"resize", {0, 256, 0, 0, 1, 1}}}, 3, 0)->fixed_size());
+  CHECK(!Program::compile(std::vector<OpSpec>{{"resize", {0, 5000, 0, 0, 1, 1}}}, 3, 0)->fixed_size());
+  const std::vector<OpSpec> ops = {{"resize", {0, 256, 0, 0, 1, 1}}, {"center_crop", {224, 200}}};
+  CHECK(Program::compile(ops, 3, 0)->fixed_size() == (Size{224, 200}));
+}
+
+}  // namespace
+
+int main() {
+  test_instruction_sets_agree();
+  test_conversions();
+  test_weights_sum_up();
+  test_fusion();
+  test_padding_is_zero();
+  test_only_the_needed_part_gives_the_same();
+  test_errors();
+  test_fixed_size();
+  return test::finish("image_program");
+}
