@@ -194,7 +194,7 @@ def _keep_sound(
 
 
 def _open_alone(storage: Storage, name: str) -> ShardReader:
-    return ShardReader(storage.open_read(name), name, path=storage.url, verify="always")
+    return ShardReader(storage.open_read(name), name, path=storage.url)
 
 
 def _orphans(storage: Storage, names: list[str], findings: _Findings) -> list[Orphan]:

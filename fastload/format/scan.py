@@ -80,7 +80,7 @@ def _verify_shard(storage: Storage, schema: Schema, table: ShardTable, number: i
 
 
 def open_shard(
-    storage: Storage, entry: ShardEntry, schema: Schema, *, first_record: int = 0, verify: str = "always"
+    storage: Storage, entry: ShardEntry, schema: Schema, *, first_record: int = 0
 ) -> ShardReader:
     """Open a shard outside any SplitReader. Raises ShardNotFoundError and ShardReader's errors."""
     try:
@@ -98,13 +98,13 @@ def open_shard(
         path=storage.url,
         schema=schema,
         expected=entry,
-        verify=verify,
+        verify="first",
         first_record=first_record,
     )
 
 
 def scan_shard(reader: ShardReader, path: str) -> Iterator[FastloadError]:
-    """Yield every problem of an opened shard (``verify="always"``). ``path`` is for the errors."""
+    """Yield every problem of a shard that was just opened, ``verify="first"``. ``path`` is for the errors."""
     broken = False
     for section in reader.directory.sections:
         if _section_crc(reader, section) != section.crc:

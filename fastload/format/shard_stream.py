@@ -22,7 +22,7 @@ __all__ = ["ShardStream", "remove_shards"]
 
 
 class ShardStream:
-    """Writes records into new shards of ``storage``; a shard ends with the record that reaches ``shard_size``.
+    """Writes records into new shards of ``storage``; a shard ends with the record that reaches the size.
 
     File names are drawn anew for each stream. ``finished`` are the complete shards.
     """
