@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import operator
 import os
@@ -95,7 +96,8 @@ class Dataset:
         self._local = threading.local()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {key: value for key, value in self.__dict__.items() if key != "_local"}
+        made_anew = ("_local", "schema")
+        return {key: value for key, value in self.__dict__.items() if key not in made_anew}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -110,7 +112,7 @@ class Dataset:
     def __len__(self) -> int:
         return len(self.selection)
 
-    @property
+    @functools.cached_property
     def schema(self) -> Schema:
         """The fields of a record that samples have, in their order, as stored."""
         stored = self.sources[0].schema
@@ -172,7 +174,20 @@ class Dataset:
             return self._with(selection=self._range(key))
         if isinstance(key, (list, tuple)) or getattr(key, "ndim", False):
             return self._with(selection=self.selection.take(self.selection.normalise(key)))
-        return self._samples(self.selection.normalise([_index(key)]))[0]
+        return self._samples(np.array([self._entry(key)], np.int64))[0]
+
+    def _entry(self, key: Any) -> int:
+        """Return one index as a number in [0, len): Selection.normalise for one, without arrays."""
+        try:
+            index = operator.index(key)
+        except TypeError:
+            raise TypeError(
+                f"a dataset is indexed by an integer, a slice or a list of integers, not {type(key).__name__}"
+            ) from None
+        count = len(self)
+        if not -count <= index < count:
+            raise IndexError(f"index {index} is out of range: the dataset has {count:,} records")
+        return index + count if index < 0 else index
 
     def _range(self, key: range) -> Selection:
         if not key or not 0 <= min(key[0], key[-1]) <= max(key[0], key[-1]) < len(self):
@@ -311,11 +326,11 @@ class Dataset:
         """
         from fastload.engine import make_engine
 
-        (entry,) = self.selection.normalise([_index(index)])
+        entry = self._entry(index)
         engine = make_engine(self.plan(seed=seed, samples=True), 0)
         try:
-            place = int(entry) if position is None else position
-            return self._make(engine, np.array([entry]), np.array([place], np.int64), epoch)[0]
+            place = entry if position is None else position
+            return self._make(engine, np.array([entry], np.int64), np.array([place], np.int64), epoch)[0]
         finally:
             engine.close()
 
@@ -334,9 +349,8 @@ class Dataset:
     def _make(self, engine: Engine, entries: Any, positions: Any, epoch: int) -> list[Any]:
         sources, records = self.selection.locate(entries)
         # Images may differ in size, and what callables make may too: then one sample is one batch.
-        step = (
-            1 if self.look.draws or any(isinstance(f, Image) for f in self.schema.values()) else len(entries)
-        )
+        varied = any(plan.operations or isinstance(plan.field, Image) for plan in self._sample_plan.fields)
+        step = 1 if varied else len(entries)
         out: list[Any] = []
         for low in range(0, len(entries), step):
             part = slice(low, low + step)
@@ -366,15 +380,6 @@ class Dataset:
         return held[1]
 
 
-def _index(key: Any) -> int:
-    try:
-        return operator.index(key)
-    except TypeError:
-        raise TypeError(
-            f"a dataset is indexed by an integer, a slice or a list of integers, not {type(key).__name__}"
-        ) from None
-
-
 def _describe(field: Field) -> str:
     """Return a field as one would write it in a schema, long class lists cut."""
     if isinstance(field, Label) and len(field.classes) > 5:
@@ -390,7 +395,7 @@ def _unstack(field: Field, value: Any) -> Any:
         return value.tolist()  # ints, as ImageFolder gives
     if isinstance(field, Label):
         return [None if item is None else int(item) for item in value]
-    return value
+    return value.unbind() if hasattr(value, "unbind") else value
 
 
 def _check_program(name: str, schema: Schema, program: Program) -> None:

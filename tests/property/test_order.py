@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given
+import pytest
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import fastload
 from fastload.sampling import EpochOrder, Selection
 from fastload.sampling.permutation import _permute_numpy, permute
 
@@ -74,3 +76,58 @@ def test_views_compose_as_lists_do(
     selection, model = one[0] + two[0], one[1] + two[1]
     sources, records = selection.locate(np.arange(len(selection), dtype=np.int64))
     assert list(zip(sources.tolist(), records.tolist(), strict=True)) == model
+
+
+@pytest.fixture(scope="module")
+def numbers(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = str(tmp_path_factory.mktemp("order") / "numbers.fl")
+    with fastload.Writer(path, schema={"x": fastload.Scalar("int64")}, shard_size=512) as writer:
+        for i in range(101):
+            writer.append({"x": i})
+    return path
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.slices(101),
+    st.integers(1, 40),
+    st.integers(0, 4),
+    st.integers(1, 5),
+    st.booleans(),
+    seeds,
+    epochs,
+    st.data(),
+)
+def test_a_loader_gives_the_order_at_any_workers_and_prefetch(
+    backend: str,
+    numbers: str,
+    view: slice,
+    batch_size: int,
+    workers: int,
+    prefetch: int,
+    drop_last: bool,
+    seed: int,
+    epoch: int,
+    data: st.DataObject,
+) -> None:
+    ds = fastload.open(numbers)[view].with_format("numpy")
+    shuffle = len(ds) > 0 and data.draw(st.booleans())
+    loader = fastload.DataLoader(
+        ds,
+        batch_size,
+        shuffle,
+        num_workers=workers,
+        prefetch_factor=prefetch if workers else None,
+        drop_last=drop_last,
+        seed=seed,
+    )
+    loader.set_epoch(epoch)
+    got = [batch["x"].tolist() for batch in loader]
+    expected = list(range(101))[view]
+    if shuffle:
+        expected = [expected[i] for i in permute(range(len(expected)), len(expected), seed, epoch).tolist()]
+    batches = [expected[i : i + batch_size] for i in range(0, len(expected), batch_size)]
+    if drop_last:
+        batches = [batch for batch in batches if len(batch) == batch_size]
+    assert got == batches
+    assert len(loader) == len(batches)

@@ -296,3 +296,42 @@ def _png() -> bytes:
     file = io.BytesIO()
     Image.new("RGB", (4, 4)).save(file, "PNG")
     return file.getvalue()
+
+
+def test_batches_made_in_given_memory(ds: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What pin_memory does, with ordinary memory in the place of pinned."""
+    from fastload.loader import dataloader
+    from fastload.staging import PinnedBatch
+
+    given: list[Any] = []
+
+    def make() -> PinnedBatch:
+        given.append(PinnedBatch(pin=False))
+        return given[-1]
+
+    monkeypatch.setattr(dataloader, "pin_available", lambda: True)
+    monkeypatch.setattr(dataloader, "PinnedBatch", make)
+    for workers in (0, 2):
+        given.clear()
+        for number, batch in enumerate(DataLoader(ds, batch_size=10, num_workers=workers, pin_memory=True)):
+            assert batch["x"].tolist() == list(range(53))[number * 10 : number * 10 + 10]
+            assert batch["wide"].data_ptr() == given[number].storage("wide").data_ptr()
+        assert len(given) == 6
+
+
+def test_pinning_without_an_accelerator_warns(ds: Dataset) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is an accelerator")
+    with pytest.warns(UserWarning, match="no accelerator"):
+        batches = list(DataLoader(ds, batch_size=60, pin_memory=True))
+    assert len(batches) == 1
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an accelerator")
+def test_pinned_batches(ds: Dataset) -> None:
+    for options in ({}, {"collate_fn": lambda samples: torch.stack([s["wide"] for s in samples])}):
+        loader = DataLoader(ds, batch_size=8, num_workers=2, pin_memory=True, **options)  # type: ignore[arg-type]
+        for batch in loader:
+            tensor = batch["wide"] if isinstance(batch, dict) else batch
+            assert tensor.is_pinned()
+            assert torch.equal(tensor.cuda(non_blocking=True).cpu(), tensor)
