@@ -391,10 +391,8 @@ def _describe(field: Field) -> str:
 
 
 def _unstack(field: Field, value: Any) -> Any:
-    if isinstance(field, Label) and hasattr(value, "tolist"):
+    if isinstance(field, Label) and getattr(value, "ndim", 0) == 1:
         return value.tolist()  # ints, as ImageFolder gives
-    if isinstance(field, Label):
-        return [None if item is None else int(item) for item in value]
     return value.unbind() if hasattr(value, "unbind") else value
 
 

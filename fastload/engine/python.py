@@ -112,15 +112,17 @@ class _State:
             self._admit()
 
     def _admit(self) -> None:
-        while self._waiting and (
-            not self._admitted
-            or self._byte_budget is None
-            or (self._admitted + 1) * self._largest <= self._byte_budget
-        ):
+        while self._waiting and self._has_room():
             job = self._waiting.popleft()
             self._admitted += 1
             for chunk in range(job.chunks):
                 self.tasks.put((job, chunk))
+
+    def _has_room(self) -> bool:
+        if not self._admitted or self._byte_budget is None:
+            return True
+        # Until one batch is finished, nothing is known of the next one's size.
+        return 0 < self._largest and (self._admitted + 1) * self._largest <= self._byte_budget
 
     def finished(self, job: _Job) -> None:
         with self._lock:
@@ -130,6 +132,7 @@ class _State:
             self._counts["samples"] += len(job.indices)
             self._counts["batch_bytes"] += size
             self._seconds["work_seconds"] += job.seconds
+            self._admit()
 
     def delivered(self, job: _Job, waited: float) -> None:
         with self._lock:

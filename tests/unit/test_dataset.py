@@ -228,6 +228,26 @@ def test_callables_on_any_field(ds: Dataset) -> None:
     assert batch["name"].tolist() == [8, 8, 8]
 
 
+def test_callables_may_change_a_labels_type(ds: Dataset) -> None:
+    names = ds.classes
+    assert ds.transform(label=lambda label: names[label])[4]["label"] == "dog"
+    hot = ds.transform(label=lambda label: np.eye(3)[label])
+    assert hot[4]["label"].tolist() == [0.0, 1.0, 0.0]
+    batch = next(iter(fastload.DataLoader(hot.select_columns("label"), batch_size=2)))
+    assert batch["label"].tolist() == [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]
+
+
+def test_nullable_labels(tmp_path: Path) -> None:
+    path = str(tmp_path / "labels.fl")
+    with fastload.Writer(path, schema={"y": fastload.Label(["a", "b"], nullable=True)}) as writer:
+        for value in (1, None, "a"):
+            writer.append({"y": value})
+    ds = fastload.open(path)
+    assert [sample["y"] for sample in ds] == [1, None, 0]
+    (batch,) = fastload.DataLoader(ds, batch_size=3)
+    assert batch["y"] == [1, None, 0]
+
+
 def test_transforms_that_do_not_fit(ds: Dataset) -> None:
     with pytest.raises(UsageError, match="image operations are for Image fields"):
         ds.transform(x=T.Resize(4))
