@@ -151,7 +151,7 @@ class TestLocal(StorageConformance):
 
     def test_an_unwritable_target(self, tmp_path):
         (tmp_path / "file").write_bytes(b"")
-        with pytest.raises(WriteError, match="not a folder|exists already") as caught:
+        with pytest.raises(WriteError, match=r"not a folder|exists already") as caught:
             open_storage(tmp_path / "file" / "folder").open_write("a")
         assert caught.value.path is not None
 
@@ -164,7 +164,8 @@ class TestLocal(StorageConformance):
             "from fastload.errors import WriteError\n"
             "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
             "file = LocalStorage(sys.argv[1]).open_write('a')\n"
-            "try:\n    file.write(bytes(2000))\nexcept WriteError as error:\n    print(error)\n    file.abort()\n"
+            "try:\n    file.write(bytes(2000))\n"
+            "except WriteError as error:\n    print(error)\n    file.abort()\n"
         )
         done = subprocess.run(
             [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=True
