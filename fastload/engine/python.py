@@ -122,7 +122,7 @@ class _State:
         if not self._admitted or self._byte_budget is None:
             return True
         # Until one batch is finished, nothing is known of the next one's size.
-        return 0 < self._largest and (self._admitted + 1) * self._largest <= self._byte_budget
+        return self._largest > 0 and (self._admitted + 1) * self._largest <= self._byte_budget
 
     def finished(self, job: _Job) -> None:
         with self._lock:

@@ -153,7 +153,6 @@ def test_interpreter_exit_with_work_in_flight(ds: Dataset, numbers_path: str) ->
         next(plain), next(slow)
         print("done", time.monotonic())
         sys.stdout.flush()
-        import atexit
     """
     started = time.monotonic()
     result = run(script, numbers_path)
