@@ -163,7 +163,7 @@ def _make_some(job: _Job, report: Report) -> int:
     for number in job.numbers:
         name, path = job.wholes[number % len(job.wholes)]
         within = number // len(job.wholes)
-        split = "val" if within % VALIDATION_SHARE == VALIDATION_SHARE - 1 else "train"
+        split = "val" if within % VALIDATION_SHARE == 1 else "train"
         data = cut_photograph(_whole_photograph(name, path), (job.seed << 32) + number)
         file = Path(job.folder, split, name, f"{number:06d}.jpg")
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -78,24 +78,27 @@ def _nested(array: np.ndarray[Any, Any]) -> Any:
     return array if array.ndim == 1 else [_nested(part) for part in array]
 
 
+def _feature(field: Field) -> dict[str, Any]:
+    """Return what Hugging Face's metadata call a field."""
+    if isinstance(field, Image):
+        return {"_type": "Image"}
+    if isinstance(field, Label):
+        return {"names": list(field.classes), "_type": "ClassLabel"}
+    if isinstance(field, StrList):
+        return {"feature": {"dtype": "string", "_type": "Value"}, "_type": "Sequence"}
+    if isinstance(field, (Scalar, Tensor, Ragged)):
+        feature: dict[str, Any] = {
+            "dtype": "float32" if field.dtype == "bfloat16" else field.dtype,
+            "_type": "Value",
+        }
+        for size in reversed(() if isinstance(field, Scalar) else tuple(field.shape)):
+            feature = {"feature": feature, "_type": "Sequence", **({} if size is None else {"length": size})}
+        return feature
+    return {"dtype": "string" if isinstance(field, (Str, Json)) else "binary", "_type": "Value"}
+
+
 def _metadata(fields: Mapping[str, Field]) -> dict[bytes, bytes]:
-    features: dict[str, Any] = {}
-    for name, field in fields.items():
-        if isinstance(field, Image):
-            features[name] = {"_type": "Image"}
-        elif isinstance(field, Label):
-            features[name] = {"names": list(field.classes), "_type": "ClassLabel"}
-        elif isinstance(field, Scalar):
-            features[name] = {
-                "dtype": "float32" if field.dtype == "bfloat16" else field.dtype,
-                "_type": "Value",
-            }
-        elif isinstance(field, (Str, Json)):
-            features[name] = {"dtype": "string", "_type": "Value"}
-        elif isinstance(field, (Bytes, Audio, Video)):
-            features[name] = {"dtype": "binary", "_type": "Value"}
-        else:
-            return {}  # The metadata must name every column or none; Hugging Face reads the types instead.
+    features = {name: _feature(field) for name, field in fields.items()}
     return {b"huggingface": json.dumps({"info": {"features": features}}).encode()}
 
 
