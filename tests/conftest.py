@@ -16,6 +16,9 @@ from fastload import _backend, _config
 # Tests of what does not depend on the engine: one run of them is enough (see the marker backend_free).
 BACKEND_FREE = (
     "parity",
+    "unit/bench",
+    "unit/cli",
+    "unit/convert",
     "unit/sampling",
     "unit/storage",
     "unit/test_errors",

@@ -30,13 +30,9 @@ class Terminated(BaseException):
 
 def _print_version(context: click.Context, _parameter: click.Parameter, value: bool) -> None:
     if value and not context.resilient_parsing:
-        from importlib.metadata import PackageNotFoundError, version
+        from fastload import __version__
 
-        try:
-            number = version("fastload")
-        except PackageNotFoundError:
-            number = "unknown (not installed)"
-        click.echo(f"fastload {number}")
+        click.echo(f"fastload {__version__}")
         context.exit()
 
 
