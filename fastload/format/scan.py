@@ -79,9 +79,7 @@ def _verify_shard(storage: Storage, schema: Schema, table: ShardTable, number: i
         reader.close()
 
 
-def open_shard(
-    storage: Storage, entry: ShardEntry, schema: Schema, *, first_record: int = 0
-) -> ShardReader:
+def open_shard(storage: Storage, entry: ShardEntry, schema: Schema, *, first_record: int = 0) -> ShardReader:
     """Open a shard outside any SplitReader. Raises ShardNotFoundError and ShardReader's errors."""
     try:
         source = storage.open_read(entry.name)
