@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fastload.errors import UsageError
+from fastload.errors import ShardNotFoundError, UsageError
 from fastload.format.layout import MANIFEST_NAME, ShardEntry, shard_name
 from fastload.format.manifest import Manifest, load_table
 from fastload.format.protocols import Storage
@@ -108,7 +108,7 @@ def merge(
                 for entry in load_table(source, content).entries():
                     name = shard_name(random, len(copied))
                     copied.append(name)
-                    target.adopt(source, entry.name, name)
+                    _adopt(target, source, entry.name, name)
                     shards.append(dataclasses.replace(entry, name=name))
         chosen = manifests[0].metadata if metadata is None and base.manifest is None else metadata
         return publish_dataset(target, base, schema, new, metadata=chosen)
@@ -116,3 +116,15 @@ def merge(
         for name in copied:
             target.delete(name)
         raise
+
+
+def _adopt(target: Storage, source: Storage, source_name: str, name: str) -> None:
+    try:
+        target.adopt(source, source_name, name)
+    except FileNotFoundError as error:
+        raise ShardNotFoundError(
+            "a shard that the dataset names is missing",
+            path=source.url,
+            shard=source_name,
+            hint="restore the file, or drop it with `fastload repair`",
+        ) from error

@@ -13,7 +13,6 @@ from fastload.errors import (
     NotADatasetError,
     ShardNotFoundError,
     UsageError,
-    WriteError,
 )
 from fastload.format import Manifest, SplitReader, gc, merge, repair, verify_dataset
 from fastload.schema import Scalar, Schema, Str
@@ -125,9 +124,7 @@ class TestRepair:
         gone.unlink()
         report = repair(open_storage(path))
         assert [problem.shard for problem in report.problems] == [gone.name]
-        assert sum(report.splits.values()) == 40 - (
-            40 - len(values(path, "train")) - len(values(path, "val"))
-        )
+        assert sum(report.splits.values()) == len(values(path, "train")) + len(values(path, "val")) < 40
         assert verify_dataset(open_storage(path)) == []
         assert report.manifest.generation == 3
 
@@ -238,6 +235,6 @@ class TestMerge:
         with pytest.raises(UsageError, match="dataset already"):
             merge(open_storage(path), [open_storage(path)])
         next(path.glob("*.shard")).unlink()
-        with pytest.raises((ShardNotFoundError, FileNotFoundError, WriteError)):
+        with pytest.raises(ShardNotFoundError):
             merge(target, [open_storage(path)])
         assert target.list() == []
