@@ -41,5 +41,5 @@ inline int finish(const char* what) {
 }  // namespace fastload::test
 
 #define CHECK(condition) ::fastload::test::check(static_cast<bool>(condition), #condition, __FILE__, __LINE__)
-#define CHECK_THROWS(kind, expression) \
-  ::fastload::test::expect_error(kind, [&] { (void)(expression); }, #expression, __FILE__, __LINE__)
+#define CHECK_THROWS(kind, ...) \
+  ::fastload::test::expect_error(kind, [&] { (void)(__VA_ARGS__); }, #__VA_ARGS__, __FILE__, __LINE__)
