@@ -31,12 +31,11 @@ _INTERPOLATIONS = {
 # Pillow's constants, as torchvision takes them.
 _PILLOW_INTERPOLATIONS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}
 _MAX_SIZE = 1 << 20
-NEEDS_UINT8 = "put ToDtype and Normalize after Resize and crops"
 NEEDS_FLOAT = "put ToDtype(torch.float32, scale=True) before it"
 
 
 def _pair(size: object, name: str) -> tuple[int, int]:
-    if isinstance(size, numbers.Integral):
+    if isinstance(size, numbers.Integral) and not isinstance(size, bool):
         size = (int(size), int(size))
     if not isinstance(size, Sequence) or isinstance(size, str) or len(size) not in (1, 2):
         raise UsageError(f"{name} takes an integer or (height, width), got {size!r}")
@@ -113,12 +112,6 @@ class Operation:
         return height, width
 
 
-def _resized(value: Array, height: int, width: int, interpolation: str, antialias: bool) -> Array:
-    if value.dtype != np.uint8:
-        raise UsageError("images are resized as uint8", hint=NEEDS_UINT8)
-    return resize(value, height, width, _INTERPOLATIONS[interpolation], antialias)
-
-
 @dataclasses.dataclass(frozen=True)
 class Resize(Operation):
     """Resize to ``size``: an integer (the shorter side's length) or (height, width).
@@ -177,12 +170,14 @@ class Resize(Operation):
                 new_short, new_long = int(self.max_size * new_short / new_long), self.max_size
         new_short = max(new_short, 1)
         if new_short * new_long > MAX_PIXELS:
-            raise DecodeError(f"an image of {width} x {height} pixels would be resized to more than {MAX_PIXELS}")
+            raise DecodeError(
+                f"an image of {width} x {height} pixels would be resized to more than {MAX_PIXELS}"
+            )
         return (new_long, new_short) if width <= height else (new_short, new_long)
 
     def apply(self, value: Array, draws: Draws) -> Array:
         height, width = self.output_size(value.shape[0], value.shape[1], draws)
-        return _resized(value, height, width, self.interpolation, self.antialias)
+        return resize(value, height, width, _INTERPOLATIONS[self.interpolation], self.antialias)
 
 
 def _center(image: int, crop: int) -> int:
@@ -283,7 +278,7 @@ class RandomResizedCrop(Operation):
         top, left, height, width = self.crop_box(value.shape[0], value.shape[1], draws)
         size = _pair(self.size, "RandomResizedCrop")
         part = value[top : top + height, left : left + width]
-        return _resized(part, *size, self.interpolation, self.antialias)
+        return resize(part, *size, _INTERPOLATIONS[self.interpolation], self.antialias)
 
 
 @dataclasses.dataclass(frozen=True)

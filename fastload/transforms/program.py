@@ -12,7 +12,6 @@ import numpy.typing as npt
 from fastload.errors import DecodeError, UsageError
 from fastload.transforms.operations import (
     NEEDS_FLOAT,
-    NEEDS_UINT8,
     Layout,
     NativeSpec,
     Normalize,
@@ -59,10 +58,7 @@ def output_spec(operations: Sequence[Operation], channels: int = 3) -> OutputSpe
             affine([operation], channels)
             if dtype == "uint8":
                 raise UsageError("Normalize needs float values", hint=NEEDS_FLOAT)
-        elif operation.geometric:
-            if dtype not in ("uint8", None) and hasattr(operation, "interpolation"):
-                raise UsageError("images are resized as uint8", hint=NEEDS_UINT8)
-        else:
+        elif not operation.geometric:
             dtype = None
     return OutputSpec(dtype, layout, fixed_size(operations))
 
@@ -82,7 +78,9 @@ def fixed_size(operations: Sequence[Operation]) -> tuple[int, int] | None:
         elif operation.geometric:
             # An operation that gives two very different images one size gives it to all.
             try:
-                sizes = {operation.output_size(height, width, draws) for height, width in ((1, 977), (983, 1))}
+                sizes = {
+                    operation.output_size(height, width, draws) for height, width in ((1, 977), (983, 1))
+                }
             except DecodeError:  # too large for such an image, so no constant
                 continue
             size = sizes.pop() if len(sizes) == 1 else None

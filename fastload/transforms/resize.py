@@ -4,9 +4,10 @@ docs/images.md specifies it. In short: coefficients as Pillow computes them, in 
 
 - ``fast`` arithmetic, for linear filters of at most 24 taps: coefficients of 14 bits that sum to exactly
   16,384, the vertical pass first into int16 with 7 fractional bits, the horizontal pass second;
-- ``wide`` arithmetic, for everything else: coefficients of 22 bits, the horizontal pass first, rounded and
-  clipped to uint8 between the passes. This is Pillow's own arithmetic; cubic filters overshoot, and where
-  they are clipped decides the result, so nothing else stays within 1 of Pillow.
+- ``wide`` arithmetic, for everything else: coefficients of 22 bits, rounded and clipped to uint8 between the
+  passes, of which the horizontal one comes first unless the height shrinks by more than twice as many pixels
+  as the width. This is Pillow's own arithmetic, and the order of its passes since version 13; cubic filters
+  overshoot, and where they are clipped decides the result, so nothing else stays within 1 of Pillow.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ def filter_value(x: float, interpolation: int) -> float:
     if interpolation == BICUBIC:
         if x < 1.0:
             return (1.5 * x - 2.5) * x * x + 1.0
-        return ((-0.5 * x + 2.5) * x - 4.0) * x + 2.0 if x < 2.0 else 0.0
+        return (((x - 5.0) * x + 8.0) * x - 4.0) * -0.5 if x < 2.0 else 0.0
     return _sinc(x) * _sinc(x / 3.0) if x < 3.0 else 0.0
 
 
@@ -133,6 +134,20 @@ def _combine(
     return total
 
 
+def _resize_float(
+    pixels: npt.NDArray[np.float32], vertical: Taps, horizontal: Taps
+) -> npt.NDArray[np.float32]:
+    """Resize float pixels (after ToDtype), in float32 with no rounding between; only Python does this."""
+    for axis in (horizontal, vertical):
+        rows = _transpose(pixels)  # the columns first, the rows second
+        total = np.zeros((len(axis.first), *rows.shape[1:]), np.float32)
+        for t in range(axis.weights.shape[1]):
+            weights = axis.weights[:, t].astype(np.float32)[:, None, None]
+            total += rows[np.minimum(axis.first + t, len(rows) - 1)] * weights
+        pixels = total
+    return pixels
+
+
 def _transpose(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return np.ascontiguousarray(rows.swapaxes(0, 1))
 
@@ -146,10 +161,29 @@ def nearest_indices(source: int, target: int) -> npt.NDArray[np.int64]:
     return (2 * np.arange(target, dtype=np.int64) + 1) * source // (2 * target)
 
 
+def _resize_rows(pixels: UInt8Array, axis: Taps) -> UInt8Array:
+    rows = _combine(pixels.astype(np.int32), axis.first, wide_weights(axis.weights), 1 << (WIDE_BITS - 1))
+    result: UInt8Array = np.clip(rows >> WIDE_BITS, 0, 255).astype(np.uint8)
+    return result
+
+
+def _resize_columns(pixels: UInt8Array, axis: Taps) -> UInt8Array:
+    return _transpose(_resize_rows(_transpose(pixels), axis))
+
+
+def vertical_first(height: int, width: int, new_height: int, new_width: int) -> bool:
+    """Whether the wide arithmetic resizes rows before columns.
+
+    >>> vertical_first(300, 230, 224, 224), vertical_first(230, 300, 224, 224)
+    (True, False)
+    """
+    return new_height < height and 2 * (width - new_width) < height - new_height
+
+
 def resize(
-    pixels: UInt8Array, height: int, width: int, interpolation: int = BILINEAR, antialias: bool = True
-) -> UInt8Array:
-    """Return HWC uint8 ``pixels`` resized to (``height``, ``width``).
+    pixels: npt.NDArray[Any], height: int, width: int, interpolation: int = BILINEAR, antialias: bool = True
+) -> npt.NDArray[Any]:
+    """Return HWC uint8 ``pixels`` resized to (``height``, ``width``); other types become float32.
 
     >>> resize(np.full((4, 4, 3), 9, np.uint8), 2, 3).tolist()[0]
     [[9, 9, 9], [9, 9, 9], [9, 9, 9]]
@@ -160,6 +194,8 @@ def resize(
         return pixels[nearest_indices(len(pixels), height)][:, nearest_indices(pixels.shape[1], width)]
     vertical = taps(pixels.shape[0], height, interpolation, antialias)
     horizontal = taps(pixels.shape[1], width, interpolation, antialias)
+    if pixels.dtype != np.uint8:
+        return _resize_float(pixels.astype(np.float32, copy=False), vertical, horizontal)
     longest = max(vertical.weights.shape[1], horizontal.weights.shape[1])
     if interpolation == BILINEAR and longest <= FAST_TAPS:
         middle = _combine(
@@ -171,11 +207,6 @@ def resize(
             _transpose(middle), horizontal.first, fast_weights(horizontal.weights), 1 << (shift - 1)
         )
         return _transpose((columns >> shift).astype(np.uint8))
-    half = 1 << (WIDE_BITS - 1)
-    columns = _combine(
-        _transpose(pixels.astype(np.int32)), horizontal.first, wide_weights(horizontal.weights), half
-    )
-    rows = _transpose(np.clip(columns >> WIDE_BITS, 0, 255))
-    rows = _combine(rows, vertical.first, wide_weights(vertical.weights), half)
-    result: UInt8Array = np.clip(rows >> WIDE_BITS, 0, 255).astype(np.uint8)
-    return result
+    if vertical_first(pixels.shape[0], pixels.shape[1], height, width):
+        return _resize_columns(_resize_rows(pixels, vertical), horizontal)
+    return _resize_rows(_resize_columns(pixels, horizontal), vertical)

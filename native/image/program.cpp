@@ -225,20 +225,23 @@ class CompiledProgram final : public Program {
     }
   }
 
-  // An operation chain that gives one size to two very different images gives it to all.
+  // Operations that give one size to two very different images give it to all. An end of the program may do so
+  // where the whole of it would take such images over the limit.
   void find_fixed_size() {
-    std::vector<Pass> passes;
-    Size sizes[2];
-    const Size inputs[2] = {{1, 977}, {983, 1}};
-    for (int i = 0; i < 2; ++i) {
-      try {
-        resolve(geometry_, inputs[i], {}, group_, passes);
-      } catch (const Error&) {
-        return;
-      }
-      sizes[i] = last_size(passes);
+    for (std::span<const GeometryOp> end(geometry_); !end.empty() && !fixed_size_; end = end.subspan(1)) {
+      const auto wide = size_after(end, {1, 977}), tall = size_after(end, {983, 1});
+      if (wide == tall) fixed_size_ = wide;
     }
-    if (sizes[0] == sizes[1]) fixed_size_ = sizes[0];
+  }
+
+  std::optional<Size> size_after(std::span<const GeometryOp> ops, Size input) const {
+    std::vector<Pass> passes;
+    try {
+      resolve(ops, input, {}, group_, passes);
+    } catch (const Error&) {
+      return std::nullopt;
+    }
+    return last_size(passes);
   }
 
   static Size last_size(const std::vector<Pass>& passes) {

@@ -43,7 +43,7 @@ double filter_value(double x, Interpolation interpolation) {
   switch (interpolation) {
     case Interpolation::bicubic:
       if (x < 1.0) return (1.5 * x - 2.5) * x * x + 1.0;
-      return x < 2.0 ? ((-0.5 * x + 2.5) * x - 4.0) * x + 2.0 : 0.0;
+      return x < 2.0 ? (((x - 5.0) * x + 8.0) * x - 4.0) * -0.5 : 0.0;
     case Interpolation::lanczos: return x < 3.0 ? sinc(x) * sinc(x / 3.0) : 0.0;
     default: return x < 1.0 ? 1.0 - x : 0.0;
   }
@@ -193,6 +193,7 @@ Window Resizer::prepare(const Pass& pass, int channels) {
   } else {
     const int longest = std::max(tap_count(size.height, target.height, interpolation, pass.antialias),
                                  tap_count(size.width, target.width, interpolation, pass.antialias));
+    vertical_first_ = target.height < size.height && 2 * (size.width - target.width) < size.height - target.height;
     method_ = interpolation == Interpolation::bilinear && longest <= kFastTaps ? Method::fast : Method::wide;
     vertical_.compute(size.height, target.height, used.top, used.height, interpolation, pass.antialias);
     horizontal_.compute(size.width, target.width, used.left, used.width, interpolation, pass.antialias);
@@ -249,24 +250,41 @@ void Resizer::prepare_fast() {
 
 void Resizer::begin(const View& input) {
   input_ = input;
-  if (method_ != Method::wide) return;
-  const auto channels = static_cast<std::size_t>(channels_);
-  const std::size_t stride = static_cast<std::size_t>(horizontal_.count) * channels;
+  if (method_ != Method::wide || vertical_first_) return;
+  const std::size_t stride = static_cast<std::size_t>(horizontal_.count) * static_cast<std::size_t>(channels_);
   std::uint8_t* out = columns_.reserve(stride * static_cast<std::size_t>(part_.height));
-  for (std::int64_t row = 0; row < part_.height; ++row) {
-    const std::uint8_t* in = input_.at(part_.top + row, part_.left, channels_);
-    for (std::int64_t i = 0; i < horizontal_.count; ++i) {
-      const std::int64_t from = horizontal_.first.data()[i] - horizontal_.low;
-      const auto taps = std::min<std::int64_t>(horizontal_.taps, part_.width - from);
-      const std::int32_t* weights = horizontal_.weights.data() + i * horizontal_.taps;
-      for (std::size_t c = 0; c < channels; ++c) {
-        const std::uint8_t* pixel = in + static_cast<std::size_t>(from) * channels + c;
-        std::int32_t sum = kWideRounding;
-        for (std::int64_t k = 0; k < taps; ++k, pixel += channels) sum += weights[k] * *pixel;
-        *out++ = clip(sum);
-      }
+  for (std::int64_t row = 0; row < part_.height; ++row, out += stride)
+    combine_columns(input_.at(part_.top + row, part_.left, channels_), out);
+}
+
+void Resizer::combine_columns(const std::uint8_t* in, std::uint8_t* out) const {
+  const auto channels = static_cast<std::size_t>(channels_);
+  for (std::int64_t i = 0; i < horizontal_.count; ++i) {
+    const std::int64_t from = horizontal_.first.data()[i] - horizontal_.low;
+    const auto taps = std::min<std::int64_t>(horizontal_.taps, part_.width - from);
+    const std::int32_t* weights = horizontal_.weights.data() + i * horizontal_.taps;
+    for (std::size_t c = 0; c < channels; ++c) {
+      const std::uint8_t* pixel = in + static_cast<std::size_t>(from) * channels + c;
+      std::int32_t sum = kWideRounding;
+      for (std::int64_t k = 0; k < taps; ++k, pixel += channels) sum += weights[k] * *pixel;
+      *out++ = clip(sum);
     }
   }
+}
+
+const std::uint8_t* Resizer::combine_rows(std::int64_t row, const std::uint8_t* in, std::size_t stride,
+                                          std::size_t count) {
+  const std::int64_t from = vertical_.first.data()[row] - vertical_.low;
+  const auto taps = std::min<std::int64_t>(vertical_.taps, part_.height - from);
+  const std::int32_t* weights = vertical_.weights.data() + row * vertical_.taps;
+  std::int32_t* sums = sums_.reserve(count);
+  std::fill(sums, sums + count, kWideRounding);
+  in += static_cast<std::size_t>(from) * stride;
+  for (std::int64_t k = 0; k < taps; ++k, in += stride)
+    for (std::size_t i = 0; i < count; ++i) sums[i] += weights[k] * in[i];
+  std::uint8_t* clipped = combined_.reserve(count);
+  for (std::size_t i = 0; i < count; ++i) clipped[i] = clip(sums[i]);
+  return clipped;
 }
 
 void Resizer::write_row(std::int64_t row, std::uint8_t* out, const RowLayout& layout) {
@@ -354,19 +372,14 @@ void Resizer::write_columns(const std::int16_t* middle, std::uint8_t* out, const
 }
 
 void Resizer::write_wide(std::int64_t row, std::uint8_t* out, const RowLayout& layout) {
-  const std::size_t count = static_cast<std::size_t>(horizontal_.count) * static_cast<std::size_t>(channels_);
-  const std::int64_t from = vertical_.first.data()[row] - vertical_.low;
-  const auto taps = std::min<std::int64_t>(vertical_.taps, part_.height - from);
-  const std::int32_t* weights = vertical_.weights.data() + row * vertical_.taps;
-  std::int32_t* sums = sums_.reserve(count);
-  std::fill(sums, sums + count, kWideRounding);
-  for (std::int64_t k = 0; k < taps; ++k) {
-    const std::uint8_t* in = columns_.data() + static_cast<std::size_t>(from + k) * count;
-    for (std::size_t i = 0; i < count; ++i) sums[i] += weights[k] * in[i];
-  }
-  std::uint8_t* clipped = interleaved_.reserve(count);
-  for (std::size_t i = 0; i < count; ++i) clipped[i] = clip(sums[i]);
-  write_interleaved(clipped, out, layout);
+  const auto channels = static_cast<std::size_t>(channels_);
+  const std::size_t count = static_cast<std::size_t>(horizontal_.count) * channels;
+  if (!vertical_first_) return write_interleaved(combine_rows(row, columns_.data(), count, count), out, layout);
+  const std::uint8_t* in = input_.at(part_.top, part_.left, channels_);
+  const auto width = static_cast<std::size_t>(part_.width) * channels;
+  std::uint8_t* columns = interleaved_.reserve(count);
+  combine_columns(combine_rows(row, in, input_.stride, width), columns);
+  write_interleaved(columns, out, layout);
 }
 
 }  // namespace fastload::image

@@ -67,11 +67,15 @@ class Resizer {
   void write_nearest(std::int64_t row, std::uint8_t* out, const RowLayout& layout);
   void write_fast(std::int64_t row, std::uint8_t* out, const RowLayout& layout);
   void write_wide(std::int64_t row, std::uint8_t* out, const RowLayout& layout);
+  // The two passes of the wide method, one row each, rounded and clipped to uint8.
+  void combine_columns(const std::uint8_t* in, std::uint8_t* out) const;
+  const std::uint8_t* combine_rows(std::int64_t row, const std::uint8_t* in, std::size_t stride, std::size_t count);
 
   Method method_ = Method::copy;
   int channels_ = 3;
   bool flipped_ = false;
   bool vectorised_ = false;
+  bool vertical_first_ = false;  // the order of the wide method's passes
   Window inner_;
   Window part_;  // what is read of the input
   View input_;
@@ -88,8 +92,10 @@ class Resizer {
   int row_pairs_ = 0;
   int column_pairs_ = 0;
   Buffer<std::uint8_t> interleaved_;
-  Buffer<std::uint8_t> columns_;  // the wide method's middle rows
+  // The wide method: all rows after the horizontal pass where that comes first, sums, and one row.
+  Buffer<std::uint8_t> columns_;
   Buffer<std::int32_t> sums_;
+  Buffer<std::uint8_t> combined_;
 };
 
 }  // namespace fastload::image
