@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from fastload import transforms as transforms
     from fastload.convert import from_torch as from_torch
     from fastload.dataset import Dataset as Dataset
-    from fastload.dataset import open_dataset as open  # noqa: F401
+    from fastload.dataset import open_dataset
     from fastload.loader import DataLoader as DataLoader
     from fastload.maintain import gc as gc
     from fastload.maintain import merge as merge
@@ -68,6 +68,8 @@ if TYPE_CHECKING:
     from fastload.schema import Tensor as Tensor
     from fastload.schema import Video as Video
     from fastload.writer import Writer as Writer
+
+    open = open_dataset
 
 
 def __getattr__(name: str) -> Any:

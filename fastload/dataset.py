@@ -11,7 +11,7 @@ import random
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
@@ -23,6 +23,14 @@ from fastload.sampling import Selection
 from fastload.schema import Field, Image, Label, Ragged, Schema
 from fastload.storage import open_storage
 from fastload.transforms import Call, Operation, from_torchvision, output_spec
+
+if TYPE_CHECKING:
+    # What torch's own classes and functions are declared to take; any object with a length and items does.
+    from torch.utils.data import Dataset as _TorchDataset
+
+    _Base = _TorchDataset[Any]
+else:
+    _Base = object
 
 __all__ = ["Dataset", "Look", "open_dataset"]
 
@@ -68,7 +76,7 @@ class Look:
         return tuple(values.values()) if self.tuples else dict(values)
 
 
-class Dataset:
+class Dataset(_Base):
     """Records of a fastload dataset, or a view of some of them. Made by :func:`fastload.open`.
 
     ``ds[i]`` is one sample: a dict of its fields (a tuple after :meth:`as_tuple`). Images are decoded:
@@ -201,7 +209,7 @@ class Dataset:
             raise UsageError(f"cannot take {count} records")
         return self[:count]
 
-    def __add__(self, other: Dataset) -> Dataset:
+    def __add__(self, other: Dataset) -> Dataset:  # type: ignore[override]
         """Return a view of this dataset's records, then the other's.
 
         Both must have the same schema, columns, transforms and format. Raises SchemaError where not.

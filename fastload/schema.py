@@ -6,7 +6,7 @@ import dataclasses
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from fastload.errors import SchemaError
 
@@ -176,6 +176,10 @@ class Label(ColumnField):
 
     type_name: ClassVar[str] = "label"
     classes: tuple[str, ...]
+
+    if TYPE_CHECKING:  # any sequence is taken, and kept as a tuple
+
+        def __init__(self, classes: Sequence[str], *, nullable: bool = False) -> None: ...
 
     def __post_init__(self) -> None:
         classes = self.classes

@@ -65,7 +65,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
 
     def __init__(
         self,
-        dataset: data.Dataset[T] | Dataset,
+        dataset: data.Dataset[T],
         batch_size: int | None = 1,
         shuffle: bool | None = None,
         sampler: Iterable[Any] | None = None,
@@ -105,7 +105,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         else:
             self.in_order, newer = in_order, {}
         super().__init__(
-            cast("data.Dataset[T]", dataset),
+            dataset,
             batch_size,
             shuffle,
             cast(Any, sampler),

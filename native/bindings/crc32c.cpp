@@ -21,7 +21,7 @@ std::uint32_t checksum(nb::handle data, std::uint32_t value) {
 
 void bind_crc32c(nb::module_& module) {
   module.def("crc32c", &checksum, nb::arg("buffer"), nb::arg("value") = 0,
-             nb::sig("def crc32c(buffer: Buffer, value: int = 0) -> int"),
+             nb::sig("def crc32c(buffer: object, value: int = 0) -> int"),
              "Continue the CRC-32C `value` over the bytes of `buffer`.");
 }
 

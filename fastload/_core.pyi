@@ -1,0 +1,102 @@
+"""fastload's compiled core; imported only by fastload/_backend.py."""
+
+from collections.abc import Iterable, Sequence
+from typing import Annotated
+
+import numpy
+from numpy.typing import NDArray
+
+
+def crc32c(buffer: object, value: int = 0) -> int:
+    """Continue the CRC-32C `value` over the bytes of `buffer`."""
+
+def permute(positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], count: int, seed: int, epoch: int) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C')]:
+    """
+    Return the records (int64) at `positions` (int64) of the epoch's order of `count` records.
+    """
+
+class ImageProgram:
+    def __init__(self, ops: Sequence[tuple[str, Sequence[float]]], channels: int, group: int) -> None: ...
+
+    @property
+    def fixed_size(self) -> tuple[int, int] | None: ...
+
+    def run(self, encoded: object, seed: int, epoch: int, position: int, fallback: object | None = None) -> NDArray: ...
+
+def use_simd(wanted: bool) -> None: ...
+
+class Dataset:
+    """
+    One split of a local dataset: its shard table, and its shards, mapped when first needed.
+    """
+
+    def __init__(self, folder: str, fields: Sequence[tuple[str, bool, bool, str, int, int]], schema_json: bytes, table: object, verify: str = 'first', max_open_shards: int = 1024) -> None: ...
+
+    @property
+    def records(self) -> int:
+        """Number of records."""
+
+    @property
+    def shards(self) -> int:
+        """Number of shards."""
+
+    @property
+    def open_shards(self) -> int:
+        """Number of shards that are mapped for later use."""
+
+    def valid(self, record: int, field_index: int) -> bool:
+        """Return whether the record has a value."""
+
+    def stored(self, record: int, field_index: int) -> memoryview:
+        """
+        Return the bytes of a column's item or of a heap value as stored, without copying them.
+        """
+
+    def value(self, record: int, field_index: int) -> bytes:
+        """Return the bytes of a column's item or of a heap value, decompressed."""
+
+class ShardWriter:
+    """
+    Writes one shard through `write`, front to back. Used by one thread at a time.
+    """
+
+    def __init__(self, fields: Sequence[tuple[str, bool, bool, str, int, int]], schema_json: bytes, write: object, identity: bytes, level: int = 3, dictionaries: Sequence[bytes] = [], spill_bytes: int = 67108864, spill_folder: str | None = None) -> None: ...
+
+    @property
+    def records(self) -> int:
+        """Number of records so far."""
+
+    @property
+    def bytes_written(self) -> int:
+        """About how large the file would be if it ended now."""
+
+    def append(self, payloads: Iterable) -> None:
+        """Add a record: a payload for each field, None for a null."""
+
+    def finish(self) -> tuple[int, int, int, bytes]:
+        """
+        Write the rest; return (records, file bytes, index bytes, content checksum).
+        """
+
+class Engine:
+    """Threads that make batches; see fastload/engine/native.py."""
+
+    def __init__(self, sources: list, fields: list, seed: int, threads: int, byte_budget: int) -> None: ...
+
+    def submit(self, positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], sources: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], records: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], epoch: int, addresses: Sequence[int]) -> None:
+        """Queue a batch."""
+
+    def next(self, timeout: float) -> list:
+        """
+        Wait for the oldest batch. Return, a field: data, offsets, lengths, validity, height, width.
+        """
+
+    @property
+    def in_flight(self) -> int:
+        """Number of batches submitted and not delivered."""
+
+    def stats(self) -> dict:
+        """Return the counters."""
+
+    def close(self) -> None:
+        """Stop and join the threads."""
