@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -12,6 +13,8 @@ import click
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+REFRESH_SECONDS = 0.1
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -98,9 +101,17 @@ def progress_bar(title: str) -> Iterator[Callable[[int, int | None], None]]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task(title, total=None, rate="")
 
+        pending, shown = 0, 0.0
+
         def update(done: int, total: int | None) -> None:
+            nonlocal pending, shown
+            pending += done
+            now = time.monotonic()
+            if now - shown < REFRESH_SECONDS:
+                return  # Drawing costs more than most records do.
             speed = progress.tasks[0].speed
             rate = f"{speed:,.0f}/s" if speed else ""
-            progress.update(task, advance=done, total=total, rate=rate)
+            progress.update(task, advance=pending, total=total, rate=rate)
+            pending, shown = 0, now
 
         yield update
