@@ -137,6 +137,7 @@ def test_iterable_dataset(tmp_path: Path) -> None:
     [
         ("text", "dtype int64 cannot hold|where|'x'"),
         (torch.zeros(3), "dtype float32"),
+        (None, "the value is None, but the field is not nullable"),
         ((1, 2), "has the fields x, y, the schema x"),
     ],
 )
