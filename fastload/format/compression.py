@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 
 import zstandard
@@ -41,12 +42,12 @@ class Compressor:
 
 
 class Decompressor:
-    """Reads zstd frames of one field."""
+    """Reads zstd frames of one field. Thread-safe."""
 
     def __init__(self, dictionary: BytesLike = b"") -> None:
-        self._zstd = zstandard.ZstdDecompressor(
-            dict_data=_dictionary(dictionary) if len(dictionary) else None
-        )
+        self._dictionary = _dictionary(dictionary) if len(dictionary) else None
+        # zstd releases the GIL, and its contexts serve one thread at a time.
+        self._local = threading.local()
 
     @staticmethod
     def content_size(frame: BytesLike) -> int:
@@ -65,7 +66,10 @@ class Decompressor:
         """Return the content of exactly one frame. Raises DecodeError."""
         size = self.content_size(frame)
         try:
-            data = self._zstd.decompress(frame, allow_extra_data=False)
+            context = getattr(self._local, "context", None)
+            if context is None:
+                context = self._local.context = zstandard.ZstdDecompressor(dict_data=self._dictionary)
+            data: bytes = context.decompress(frame, allow_extra_data=False)
         except (zstandard.ZstdError, MemoryError) as error:
             raise DecodeError(f"the zstd frame cannot be decoded: {error}") from error
         if len(data) != size:

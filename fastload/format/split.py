@@ -8,7 +8,7 @@ import threading
 from typing import Any
 
 from fastload import _backend
-from fastload.errors import FastloadError, FormatError, ShardNotFoundError, UsageError
+from fastload.errors import DecodeError, ShardNotFoundError, UsageError
 from fastload.format.manifest import Manifest, load_table
 from fastload.format.protocols import Storage
 from fastload.format.shard_reader import ShardReader
@@ -253,9 +253,7 @@ class SplitReader:
         number = self._number(field)
         try:
             return decode_value(self._fields[number], payload)
-        except FormatError:
-            raise
-        except FastloadError as error:
+        except DecodeError as error:
             error.path, error.record, error.field = self.folder, record, field
             error.shard = self.table.name(self.locate(record)[0])
             raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import random
@@ -17,9 +18,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fastload import _backend, _config
-from fastload.errors import FastloadError
+from fastload.errors import DecodeError, FastloadError
 from fastload.format import Manifest, SplitReader, encode_value, verify_dataset
 from fastload.format.checksum import combine, crc32c, python_crc32c
+from fastload.format.layout import Kind
 from fastload.schema import (
     DTYPE_BYTES,
     Audio,
@@ -39,6 +41,7 @@ from fastload.schema import (
 )
 from fastload.storage import open_storage
 from fastload.writer import Writer
+from tests.golden.craft import Craft, entry_of, publish, shard_bytes
 
 
 def relaxed(examples: int) -> settings:
@@ -298,6 +301,76 @@ def test_a_full_scan_finds_every_flipped_bit(sound, tmp_path):
         (tmp_path / name).unlink()
         (tmp_path / name).write_bytes(data)
     assert verify_dataset(open_storage(tmp_path)) == []
+
+
+NUMBERS = [
+    0,
+    1,
+    2,
+    7,
+    8,
+    63,
+    64,
+    4095,
+    4096,
+    8192,
+    65536,
+    1 << 31,
+    1 << 32,
+    1 << 60,
+    1 << 63,
+    (1 << 64) - 4096,
+]
+
+
+def hostile_shard(data: bytes, draw: random.Random) -> bytes:
+    """Return the shard with a few numbers changed and all checksums right again."""
+    craft = Craft(data)
+    for _ in range(draw.randint(1, 3)):
+        number = draw.choice(NUMBERS)
+        place = draw.randrange(4)
+        if place == 0:
+            craft.trailer[draw.randrange(5)] = number
+        elif place == 1:
+            part = draw.choice([0, 1, 2, 3, 4, 6])
+            draw.choice(craft.sections)[part] = number % (1 << (64 if part in (2, 3, 6) else 32))
+        else:
+            kind = draw.choice([Kind.OFFSETS, Kind.HEAP, Kind.VALIDITY, Kind.COLUMN, Kind.DICTIONARY])
+            found = [section for section in Craft(data).sections if section[0] == kind and section[3] >= 8]
+            if found:
+                section = draw.choice(found)
+                at = section[2] + 8 * draw.randrange(section[3] // 8)
+                craft.body[at : at + 8] = number.to_bytes(8, "little")
+    with contextlib.suppress(Exception):  # sections that lie nowhere keep the checksums they have
+        craft.fix_checksums()
+    return craft.pack()
+
+
+@pytest.mark.parametrize("reading", engines())
+def test_hostile_numbers_with_right_checksums_do_no_harm(tmp_path, reading):
+    """Whatever the file says, a reader returns, or raises an error of its own."""
+    records = flip_records()
+    data = shard_bytes(FLIP_SCHEMA, records)
+    draw = random.Random(5)
+    refused = 0
+    with engine(reading):
+        for number in range(600):
+            hostile = hostile_shard(data, draw)
+            entry = entry_of(hostile, "0123456789abcdef-000000.shard")
+            if entry.records >= 1 << 63 or not 0 <= entry.index_bytes <= entry.file_bytes == len(hostile):
+                entry = dataclasses.replace(entry, records=30, file_bytes=len(hostile), index_bytes=100)
+            folder = tmp_path / str(number)
+            publish(folder, FLIP_SCHEMA, {"default": [(entry, hostile)]})
+            storage = open_storage(folder)
+            try:
+                reader = SplitReader(storage, Manifest.load(storage))
+                for record in range(min(len(reader), 40)):
+                    for name in FLIP_SCHEMA:
+                        with contextlib.suppress(DecodeError):
+                            reader.value(record, name)
+            except FastloadError:
+                refused += 1
+    assert refused > 300
 
 
 @relaxed(100)
