@@ -1,8 +1,8 @@
 // Milliseconds an image of each stage of the image path, on one core:
-//   g++ -std=c++20 -O3 -ffp-contract=off -Inative benchmarks/micro_image.cpp native/image/*.cpp -ljpeg -o /tmp/micro_image
-//   /tmp/micro_image FILE.jpg...
-// Whole images decoded, parts decoded, programs in uint8 and float32 (their difference to the parts is resize and
-// output), and the resize and output of the same crops alone.
+//   g++ -std=c++20 -O3 -ffp-contract=off -Inative benchmarks/micro_image.cpp native/image/*.cpp -ljpeg -o
+//   /tmp/micro_image /tmp/micro_image FILE.jpg...
+// Whole images decoded, parts decoded, programs in uint8 and float32 (their difference to the parts is resize
+// and output), and the resize and output of the same crops alone.
 #include <algorithm>
 #include <cstdio>
 #include <ctime>
@@ -54,7 +54,8 @@ void measure_program(const char* name, const std::vector<std::vector<std::byte>>
                      const std::vector<OpSpec>& ops, Scratch& scratch) {
   const auto program = Program::compile(ops, 3, 0);
   std::vector<std::byte> output(224 * 224 * 3 * 4);
-  measure(name, images.size(), [&](std::size_t i) { program->run(images[i], {0, 0, i}, scratch, {}, output); });
+  measure(name, images.size(),
+          [&](std::size_t i) { program->run(images[i], {0, 0, i}, scratch, {}, output); });
 }
 
 }  // namespace

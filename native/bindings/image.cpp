@@ -24,10 +24,14 @@ using OpTuple = std::pair<std::string, std::vector<double>>;
 nb::dlpack::dtype dtype_of(image::ElementType type) {
   const auto code = [](nb::dlpack::dtype_code value) { return static_cast<std::uint8_t>(value); };
   switch (type) {
-    case image::ElementType::uint8: return {code(nb::dlpack::dtype_code::UInt), 8, 1};
-    case image::ElementType::float16: return {code(nb::dlpack::dtype_code::Float), 16, 1};
-    case image::ElementType::bfloat16: return {code(nb::dlpack::dtype_code::UInt), 16, 1};
-    case image::ElementType::float32: break;
+    case image::ElementType::uint8:
+      return {code(nb::dlpack::dtype_code::UInt), 8, 1};
+    case image::ElementType::float16:
+      return {code(nb::dlpack::dtype_code::Float), 16, 1};
+    case image::ElementType::bfloat16:
+      return {code(nb::dlpack::dtype_code::UInt), 16, 1};
+    case image::ElementType::float32:
+      break;
   }
   return {code(nb::dlpack::dtype_code::Float), 32, 1};
 }
@@ -51,8 +55,8 @@ class ImageProgram {
     return std::pair{size->height, size->width};
   }
 
-  nb::ndarray<nb::numpy> run(nb::handle encoded, std::uint64_t seed, std::uint32_t epoch, std::uint64_t position,
-                             nb::object fallback) const {
+  nb::ndarray<nb::numpy> run(nb::handle encoded, std::uint64_t seed, std::uint32_t epoch,
+                             std::uint64_t position, nb::object fallback) const {
     const ReadBuffer buffer(encoded);
     const image::FallbackDecoder decode = fallback_decoder(fallback);
     const image::SampleKey key{seed, epoch, position};
@@ -80,7 +84,8 @@ class ImageProgram {
 
  private:
   std::size_t byte_count(image::Size size) const {
-    const std::size_t elements = static_cast<std::size_t>(size.height) * static_cast<std::size_t>(size.width) *
+    const std::size_t elements = static_cast<std::size_t>(size.height) *
+                                 static_cast<std::size_t>(size.width) *
                                  static_cast<std::size_t>(program_->channels());
     return elements * (dtype_of(program_->element_type()).bits / 8);
   }
@@ -112,12 +117,12 @@ void bind_image(nb::module_& module) {
       .def(nb::init<const std::vector<OpTuple>&, int, std::uint32_t>(), nb::arg("ops"), nb::arg("channels"),
            nb::arg("group"))
       .def_prop_ro("fixed_size", &ImageProgram::fixed_size)
-      .def("run", &ImageProgram::run, nb::arg("encoded"), nb::arg("seed"), nb::arg("epoch"), nb::arg("position"),
-           nb::arg("fallback") = nb::none());
+      .def("run", &ImageProgram::run, nb::arg("encoded"), nb::arg("seed"), nb::arg("epoch"),
+           nb::arg("position"), nb::arg("fallback") = nb::none());
   // For tests: both choices give the same bits.
-  module.def("use_simd", [](bool wanted) {
-    image::force_simd(wanted ? image::Simd::avx2 : image::Simd::plain);
-  }, nb::arg("wanted"));
+  module.def(
+      "use_simd", [](bool wanted) { image::force_simd(wanted ? image::Simd::avx2 : image::Simd::plain); },
+      nb::arg("wanted"));
 }
 
 }  // namespace fastload::bindings

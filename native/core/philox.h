@@ -1,6 +1,6 @@
 // Philox4x32-10, the counter-based generator of Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as
-// easy as 1, 2, 3" (SC 2011). docs/architecture.md fixes how fastload keys it; fastload/sampling/random.py is
-// the same in NumPy.
+// easy as 1, 2, 3" (SC 2011). docs/architecture.md fixes how fastload keys it; fastload/transforms/random.py is
+// the same in Python.
 #pragma once
 
 #include <array>

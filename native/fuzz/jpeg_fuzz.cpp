@@ -1,5 +1,5 @@
-// Arbitrary bytes as an encoded image, through every kind of program. The first bytes choose the program, the key
-// and the instruction set; the rest is the image. Nothing but Error may come out.
+// Arbitrary bytes as an encoded image, through every kind of program. The first bytes choose the program, the
+// key and the instruction set; the rest is the image. Nothing but Error may come out.
 //   cmake -B build/fuzz -DFASTLOAD_FUZZ=ON -DFASTLOAD_SANITIZE=address,undefined -DCMAKE_CXX_COMPILER=clang++
 //   build/fuzz/jpeg_fuzz -max_len=20000 CORPUS
 #include <cstddef>
@@ -18,7 +18,8 @@ using namespace fastload::image;
 
 const std::vector<std::vector<OpSpec>> kPrograms = {
     {},
-    {{"random_resized_crop", {40, 33, 0.08, 1.0, -0.28768208, 0.28768208, 1, 1}}, {"random_horizontal_flip", {0.5}}},
+    {{"random_resized_crop", {40, 33, 0.08, 1.0, -0.28768208, 0.28768208, 1, 1}},
+     {"random_horizontal_flip", {0.5}}},
     {{"resize", {0, 32, 0, 70, 1, 1}}, {"center_crop", {24, 40}}, {"to_dtype", {3, 1}}, {"layout", {2}}},
     {{"random_horizontal_flip", {0.5}},
      {"resize", {1, 20, 50, 0, 2, 1}},

@@ -11,11 +11,12 @@ namespace fastload::image {
 template <typename T>
 class Buffer {
  public:
-  // Room for `count` elements and `Slack` more bytes, which SIMD code may read and write. Old contents are lost
-  // where the memory grows.
+  // Room for `count` elements and `Slack` more bytes, which SIMD code may read and write. Old contents are
+  // lost where the memory grows.
   T* reserve(std::size_t count) {
     if (count > capacity_) {
-      const std::size_t wanted = count + count / 4;  // images of a data set differ: do not grow at every record
+      const std::size_t wanted =
+          count + count / 4;  // images of a data set differ: do not grow at every record
       data_.reset();
       capacity_ = 0;
       // calloc: what SIMD code reads past the end is then zeros, not other data.

@@ -47,7 +47,8 @@ Size short_side_size(const std::vector<double>& numbers, Size size) {
   }
   new_short = std::max(new_short, 1.0);
   if (new_short * new_long > static_cast<double>(kMaxPixels))
-    throw Error(ErrorKind::decode, "an image of " + std::to_string(size.width) + " x " + std::to_string(size.height) +
+    throw Error(ErrorKind::decode, "an image of " + std::to_string(size.width) + " x " +
+                                       std::to_string(size.height) +
                                        " pixels would be resized to more than " + std::to_string(kMaxPixels));
   const auto a = static_cast<std::int64_t>(new_short), b = static_cast<std::int64_t>(new_long);
   return tall ? Size{b, a} : Size{a, b};
@@ -84,7 +85,8 @@ Window random_crop(const std::vector<double>& numbers, Size size, const Draws& d
   return crop;
 }
 
-// Builds passes one operation at a time, beginning a new pass only where the last cannot take the operation in.
+// Builds passes one operation at a time, beginning a new pass only where the last cannot take the operation
+// in.
 class Builder {
  public:
   Builder(Size size, std::vector<Pass>& passes) : passes_(passes) {
@@ -173,7 +175,8 @@ GeometryOp parse_geometry(const OpSpec& spec, std::uint32_t index) {
     require(n.size() == 6, spec);
     const bool exact = n[0] == 1;
     require(exact ? is_side(n[1]) && is_side(n[2]) && n[3] == 0 : n[0] == 0 && n[2] == 0, spec);
-    if (!exact) require((n[1] == 0 || is_side(n[1])) && (n[3] == 0 || is_side(n[3])) && n[1] + n[3] > 0, spec);
+    if (!exact)
+      require((n[1] == 0 || is_side(n[1])) && (n[3] == 0 || is_side(n[3])) && n[1] + n[3] > 0, spec);
     check_interpolation(spec, n[4], n[5]);
     return {GeometryKind::resize, n, index};
   }
@@ -202,11 +205,13 @@ void resolve(std::span<const GeometryOp> ops, Size size, const SampleKey& key, s
     };
     switch (op.kind) {
       case GeometryKind::resize:
-        builder.resize(n[0] == 1 ? pair(1) : short_side_size(n, builder.size()), interpolation_of(n[4]), n[5] != 0);
+        builder.resize(n[0] == 1 ? pair(1) : short_side_size(n, builder.size()), interpolation_of(n[4]),
+                       n[5] != 0);
         break;
       case GeometryKind::center_crop: {
         const Size crop = pair(0), image = builder.size();
-        builder.cut({center(image.height, crop.height), center(image.width, crop.width), crop.height, crop.width});
+        builder.cut(
+            {center(image.height, crop.height), center(image.width, crop.width), crop.height, crop.width});
         break;
       }
       case GeometryKind::random_resized_crop:

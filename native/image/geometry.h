@@ -1,4 +1,5 @@
-// Where pixels come from: operations on sizes, resolved into as few passes over pixels as give the same result.
+// Where pixels come from: operations on sizes, resolved into as few passes over pixels as give the same
+// result.
 #pragma once
 
 #include <cstdint>
@@ -30,8 +31,9 @@ Window intersection(const Window& a, const Window& b);
 
 enum class Interpolation { nearest, bilinear, bicubic, lanczos };
 
-// One pass: the part `source` of the input, resized to `resized` where `resizes`, of which `output` is cut (zeros
-// where it reaches outside), then mirrored where `flipped`. Without a resize, `source` is the whole input.
+// One pass: the part `source` of the input, resized to `resized` where `resizes`, of which `output` is cut
+// (zeros where it reaches outside), then mirrored where `flipped`. Without a resize, `source` is the whole
+// input.
 struct Pass {
   Window source;
   bool resizes = false;

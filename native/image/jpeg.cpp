@@ -160,11 +160,12 @@ void JpegDecoder::State::check_bombs() {
                       (codec.max_v_samp_factor * 8);
     blocks += across * down;
   }
-  if (blocks > 8 * static_cast<std::int64_t>(encoded.size())) fail_with("truncated: too few bytes for its size");
+  if (blocks > 8 * static_cast<std::int64_t>(encoded.size()))
+    fail_with("truncated: too few bytes for its size");
 }
 
-// Whether all coefficients of a progressive image have come in full. Where not, libjpeg guesses at them from the
-// neighbours, which differ at the edge of a part.
+// Whether all coefficients of a progressive image have come in full. Where not, libjpeg guesses at them from
+// the neighbours, which differ at the edge of a part.
 bool JpegDecoder::State::is_complete() const {
   if (codec.coef_bits == nullptr) return true;
   for (int i = 0; i < codec.num_components; ++i)
@@ -198,7 +199,8 @@ void JpegDecoder::State::read_rows() {
   while (codec.output_scanline < stop) {
     const JDIMENSION row = codec.output_scanline;
     // Rows below the window are decoded only to see that they are there.
-    const auto at = static_cast<std::size_t>(std::min<JDIMENSION>(row - first, static_cast<JDIMENSION>(window.height)));
+    const auto at =
+        static_cast<std::size_t>(std::min<JDIMENSION>(row - first, static_cast<JDIMENSION>(window.height)));
     JSAMPROW rows[8];
     const JDIMENSION wanted = at < static_cast<std::size_t>(window.height)
                                   ? std::min<JDIMENSION>(8, static_cast<JDIMENSION>(window.bottom()) - row)
@@ -265,7 +267,8 @@ View JpegDecoder::decode(const Window& window, int channels) {
   state.pixels = pixels_.reserve(state.stride * static_cast<std::size_t>(window.height + 1));
   if (!state.run_read()) fail();
   close();
-  if (components == 4) convert_cmyk(state.pixels, state.stride * static_cast<std::size_t>(window.height), channels);
+  if (components == 4)
+    convert_cmyk(state.pixels, state.stride * static_cast<std::size_t>(window.height), channels);
   View view;
   view.data = state.pixels;
   view.stride = static_cast<std::size_t>(state.width) * static_cast<std::size_t>(channels);

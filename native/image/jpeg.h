@@ -42,8 +42,8 @@ class JpegDecoder {
   // Reads the header. `encoded` must live until close() or the next open(). Throws Error (decode).
   Size open(std::span<const std::byte> encoded);
 
-  // Decodes `window` (inside the image, not empty) in `channels` 3 (RGB) or 1 (luma). The view lives until the
-  // next decode(). Throws Error (decode) where the data is damaged or ends before the window does.
+  // Decodes `window` (inside the image, not empty) in `channels` 3 (RGB) or 1 (luma). The view lives until
+  // the next decode(). Throws Error (decode) where the data is damaged or ends before the window does.
   View decode(const Window& window, int channels);
 
   void close();

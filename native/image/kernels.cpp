@@ -5,8 +5,8 @@
 
 namespace fastload::image {
 
-void blend_rows_plain(const std::uint8_t* const* rows, const std::int32_t* pairs, int pair_count, std::size_t count,
-                      std::int16_t* out) {
+void blend_rows_plain(const std::uint8_t* const* rows, const std::int32_t* pairs, int pair_count,
+                      std::size_t count, std::int16_t* out) {
   constexpr std::int32_t rounding = 1 << (kFastBits - kMiddleBits - 1);
   for (std::size_t i = 0; i < count; ++i) {
     std::int32_t sum = rounding;
@@ -19,7 +19,8 @@ void blend_rows_plain(const std::uint8_t* const* rows, const std::int32_t* pairs
   }
 }
 
-void deinterleave_plain(const std::uint8_t* in, std::size_t pixels, std::uint8_t* out, std::size_t plane_stride) {
+void deinterleave_plain(const std::uint8_t* in, std::size_t pixels, std::uint8_t* out,
+                        std::size_t plane_stride) {
   for (std::size_t i = 0; i < pixels; ++i)
     for (std::size_t c = 0; c < 3; ++c) out[c * plane_stride + i] = in[3 * i + c];
 }
@@ -48,8 +49,8 @@ std::uint16_t to_bfloat16(float value) {
   return static_cast<std::uint16_t>((bits + 0x7FFFu + ((bits >> 16) & 1)) >> 16);
 }
 
-void convert_plain(const std::uint8_t* in, std::size_t count, const float* a, const float* b, ElementType type,
-                   std::byte* out) {
+void convert_plain(const std::uint8_t* in, std::size_t count, const float* a, const float* b,
+                   ElementType type, std::byte* out) {
   for (std::size_t i = 0, phase = 0; i < count; ++i) {
     const float y = static_cast<float>(in[i]) * a[phase] + b[phase];
     if (++phase == 24) phase = 0;

@@ -16,9 +16,12 @@ namespace {
 
 std::size_t element_bytes(ElementType type) {
   switch (type) {
-    case ElementType::uint8: return 1;
-    case ElementType::float32: return 4;
-    default: return 2;
+    case ElementType::uint8:
+      return 1;
+    case ElementType::float32:
+      return 4;
+    default:
+      return 2;
   }
 }
 
@@ -38,7 +41,8 @@ ScratchData& data_of(Scratch& scratch) { return static_cast<ScratchData&>(scratc
 // A run of ToDtype and Normalize as y = x * a + b, in float64 (operations.affine() in fastload/transforms).
 class Affine {
  public:
-  explicit Affine(int channels) : scale_(static_cast<std::size_t>(channels), 1.0), offset_(scale_.size(), 0.0) {}
+  explicit Affine(int channels)
+      : scale_(static_cast<std::size_t>(channels), 1.0), offset_(scale_.size(), 0.0) {}
 
   ElementType type() const { return type_; }
   bool is_float() const { return is_float_; }
@@ -62,8 +66,10 @@ class Affine {
     const std::size_t channels = scale_.size();
     const std::size_t given = n.empty() || !(n[0] >= 1 && n[0] <= 4) ? 0 : static_cast<std::size_t>(n[0]);
     if (given == 0 || (given != 1 && given != channels) || n.size() != 1 + 2 * given)
-      throw Error(ErrorKind::usage, "image operation normalize has not as many numbers as the image channels");
-    if (!is_float_) throw Error(ErrorKind::usage, "image operation normalize needs float values: to_dtype first");
+      throw Error(ErrorKind::usage,
+                  "image operation normalize has not as many numbers as the image channels");
+    if (!is_float_)
+      throw Error(ErrorKind::usage, "image operation normalize needs float values: to_dtype first");
     for (std::size_t c = 0; c < channels; ++c) {
       const double mean = n[1 + c % given], deviation = n[1 + given + c % given];
       scale_[c] = scale_[c] / deviation;
@@ -101,8 +107,8 @@ class Sink {
         vectorised_(vectorised) {}
 
   // `row` is planar with `plane_stride` where the output is.
-  void write(std::int64_t y, const std::uint8_t* row, std::size_t plane_stride, const std::array<float, 24>* a,
-             const std::array<float, 24>* b) const {
+  void write(std::int64_t y, const std::uint8_t* row, std::size_t plane_stride,
+             const std::array<float, 24>* a, const std::array<float, 24>* b) const {
     const auto width = static_cast<std::size_t>(size_.width), height = static_cast<std::size_t>(size_.height);
     const std::size_t bytes = element_bytes(type_), at = static_cast<std::size_t>(y) * width * bytes;
     if (!planar_) return convert(row, width * channels_, a[0], b[0], output_ + at * channels_);
@@ -132,7 +138,8 @@ class Sink {
 
 // Makes each row of `pass` with its padding, and hands it to `use`(row number, row, plane stride).
 template <typename Use>
-void each_row(const Pass& pass, Resizer& resizer, Buffer<std::uint8_t>& buffer, int channels, bool planar, Use&& use) {
+void each_row(const Pass& pass, Resizer& resizer, Buffer<std::uint8_t>& buffer, int channels, bool planar,
+              Use&& use) {
   const Window inner = resizer.inner();
   const auto width = static_cast<std::size_t>(pass.output.width);
   const std::size_t unit = planar ? 1 : static_cast<std::size_t>(channels);
@@ -140,7 +147,8 @@ void each_row(const Pass& pass, Resizer& resizer, Buffer<std::uint8_t>& buffer, 
   const RowLayout layout{planar, width * unit + 32};
   std::uint8_t* row = buffer.reserve(layout.plane_stride * planes);
   const bool padded = inner.height != pass.output.height || inner.width != pass.output.width;
-  const auto before = static_cast<std::size_t>(inner.left) * unit, after = static_cast<std::size_t>(inner.right()) * unit;
+  const auto before = static_cast<std::size_t>(inner.left) * unit,
+             after = static_cast<std::size_t>(inner.right()) * unit;
   for (std::int64_t y = 0; y < pass.output.height; ++y) {
     if (padded) std::memset(row, 0, layout.plane_stride * planes);
     if (y >= inner.top && y < inner.bottom()) {
@@ -165,7 +173,8 @@ class CompiledProgram final : public Program {
     type_ = affine.type();
     const bool planar = layout_ == Layout::nchw;
     for (int c = 0; c < (planar ? channels : 1); ++c)
-      affine.expand(planar ? c : -1, scale_[static_cast<std::size_t>(c)], offset_[static_cast<std::size_t>(c)]);
+      affine.expand(planar ? c : -1, scale_[static_cast<std::size_t>(c)],
+                    offset_[static_cast<std::size_t>(c)]);
     find_fixed_size();
   }
 
@@ -209,7 +218,8 @@ class CompiledProgram final : public Program {
   void add(const OpSpec& spec, std::uint32_t index, Affine& affine) {
     if (is_geometry(spec)) {
       if (affine.is_float())
-        throw Error(ErrorKind::usage, "native code moves pixels as uint8: " + spec.name + " must come before to_dtype");
+        throw Error(ErrorKind::usage,
+                    "native code moves pixels as uint8: " + spec.name + " must come before to_dtype");
       geometry_.push_back(parse_geometry(spec, index));
     } else if (spec.name == "to_dtype") {
       affine.to_dtype(spec);
@@ -225,8 +235,8 @@ class CompiledProgram final : public Program {
     }
   }
 
-  // Operations that give one size to two very different images give it to all. An end of the program may do so
-  // where the whole of it would take such images over the limit.
+  // Operations that give one size to two very different images give it to all. An end of the program may do
+  // so where the whole of it would take such images over the limit.
   void find_fixed_size() {
     for (std::span<const GeometryOp> end(geometry_); !end.empty() && !fixed_size_; end = end.subspan(1)) {
       const auto wide = size_after(end, {1, 977}), tall = size_after(end, {983, 1});
@@ -262,7 +272,8 @@ class CompiledProgram final : public Program {
     Pixels pixels = fallback(encoded, channels_);
     const bool sane = pixels.size.height > 0 && pixels.size.width > 0 && pixels.size.height <= kMaxPixels &&
                       pixels.size.width <= kMaxPixels / pixels.size.height && pixels.channels == channels_;
-    if (!sane || pixels.data.size() != static_cast<std::size_t>(pixels.size.height * pixels.size.width * channels_))
+    if (!sane ||
+        pixels.data.size() != static_cast<std::size_t>(pixels.size.height * pixels.size.width * channels_))
       throw Error(ErrorKind::decode, "the decoder for other images returned pixels of a wrong size");
     return pixels;
   }
@@ -281,10 +292,12 @@ class CompiledProgram final : public Program {
       const Pass& pass = data.passes[i];
       resizer.begin(view);
       const std::size_t row_bytes = static_cast<std::size_t>(pass.output.width * channels_);
-      std::uint8_t* pixels = data.between[i % 2].reserve(row_bytes * static_cast<std::size_t>(pass.output.height));
-      each_row(pass, resizer, data.row, channels_, false, [&](std::int64_t y, const std::uint8_t* row, std::size_t) {
-        std::memcpy(pixels + static_cast<std::size_t>(y) * row_bytes, row, row_bytes);
-      });
+      std::uint8_t* pixels =
+          data.between[i % 2].reserve(row_bytes * static_cast<std::size_t>(pass.output.height));
+      each_row(pass, resizer, data.row, channels_, false,
+               [&](std::int64_t y, const std::uint8_t* row, std::size_t) {
+                 std::memcpy(pixels + static_cast<std::size_t>(y) * row_bytes, row, row_bytes);
+               });
       view = {pixels, row_bytes, whole({pass.output.height, pass.output.width})};
       resizer.prepare(data.passes[i + 1], channels_);
     }
@@ -312,7 +325,8 @@ class CompiledProgram final : public Program {
 
 std::unique_ptr<Scratch> Scratch::make() { return std::make_unique<ScratchData>(); }
 
-std::shared_ptr<const Program> Program::compile(std::span<const OpSpec> ops, int channels, std::uint32_t group) {
+std::shared_ptr<const Program> Program::compile(std::span<const OpSpec> ops, int channels,
+                                                std::uint32_t group) {
   return std::make_shared<const CompiledProgram>(ops, channels, group);
 }
 

@@ -15,7 +15,7 @@
 
 namespace fastload::image {
 
-// One operation, as fastload/transforms writes it: a name and numbers (docs/architecture.md has the table).
+// One operation, as fastload/transforms writes it: a name and numbers (docs/images.md has the table).
 struct OpSpec {
   std::string name;
   std::vector<double> numbers;
@@ -57,7 +57,8 @@ class Program {
  public:
   // `channels` is 3 or 1 (mode "L"). `group` numbers the transform group for the draws. Throws Error (usage)
   // for an operation, or an order of operations, that native code does not know.
-  static std::shared_ptr<const Program> compile(std::span<const OpSpec> ops, int channels, std::uint32_t group);
+  static std::shared_ptr<const Program> compile(std::span<const OpSpec> ops, int channels,
+                                                std::uint32_t group);
   virtual ~Program() = default;
 
   virtual ElementType element_type() const = 0;
@@ -68,8 +69,8 @@ class Program {
   // The output size for an encoded image (reads its header, or decodes it where native code has no codec).
   virtual Size output_size(std::span<const std::byte> encoded, const SampleKey& key, Scratch& scratch,
                            const FallbackDecoder& fallback) const = 0;
-  // Decodes and transforms into `output`, which has room for output_size() elements in layout(): CHW for nchw,
-  // HWC for channels_last and nhwc. Throws Error (decode) for damaged images.
+  // Decodes and transforms into `output`, which has room for output_size() elements in layout(): CHW for
+  // nchw, HWC for channels_last and nhwc. Throws Error (decode) for damaged images.
   virtual void run(std::span<const std::byte> encoded, const SampleKey& key, Scratch& scratch,
                    const FallbackDecoder& fallback, std::span<std::byte> output) const = 0;
 };

@@ -13,9 +13,12 @@ namespace {
 
 double support_of(Interpolation interpolation) {
   switch (interpolation) {
-    case Interpolation::bicubic: return 2.0;
-    case Interpolation::lanczos: return 3.0;
-    default: return 1.0;
+    case Interpolation::bicubic:
+      return 2.0;
+    case Interpolation::lanczos:
+      return 3.0;
+    default:
+      return 1.0;
   }
 }
 
@@ -44,8 +47,10 @@ double filter_value(double x, Interpolation interpolation) {
     case Interpolation::bicubic:
       if (x < 1.0) return (1.5 * x - 2.5) * x * x + 1.0;
       return x < 2.0 ? (((x - 5.0) * x + 8.0) * x - 4.0) * -0.5 : 0.0;
-    case Interpolation::lanczos: return x < 3.0 ? sinc(x) * sinc(x / 3.0) : 0.0;
-    default: return x < 1.0 ? 1.0 - x : 0.0;
+    case Interpolation::lanczos:
+      return x < 3.0 ? sinc(x) * sinc(x / 3.0) : 0.0;
+    default:
+      return x < 1.0 ? 1.0 - x : 0.0;
   }
 }
 
@@ -124,7 +129,8 @@ void Axis::compute(std::int64_t source, std::int64_t target, std::int64_t begin,
   }
 }
 
-void Axis::compute_nearest(std::int64_t source, std::int64_t target, std::int64_t begin, std::int64_t outputs) {
+void Axis::compute_nearest(std::int64_t source, std::int64_t target, std::int64_t begin,
+                           std::int64_t outputs) {
   count = outputs;
   taps = 1;
   std::int32_t* starts = first.reserve(static_cast<std::size_t>(count));
@@ -193,7 +199,8 @@ Window Resizer::prepare(const Pass& pass, int channels) {
   } else {
     const int longest = std::max(tap_count(size.height, target.height, interpolation, pass.antialias),
                                  tap_count(size.width, target.width, interpolation, pass.antialias));
-    vertical_first_ = target.height < size.height && 2 * (size.width - target.width) < size.height - target.height;
+    vertical_first_ =
+        target.height < size.height && 2 * (size.width - target.width) < size.height - target.height;
     method_ = interpolation == Interpolation::bilinear && longest <= kFastTaps ? Method::fast : Method::wide;
     vertical_.compute(size.height, target.height, used.top, used.height, interpolation, pass.antialias);
     horizontal_.compute(size.width, target.width, used.left, used.width, interpolation, pass.antialias);
@@ -207,8 +214,8 @@ Window Resizer::prepare(const Pass& pass, int channels) {
   }
   if (flipped_) horizontal_.mirror();
   if (method_ == Method::fast) prepare_fast();
-  part_ = {pass.source.top + vertical_.low, pass.source.left + horizontal_.low, vertical_.high - vertical_.low,
-           horizontal_.high - horizontal_.low};
+  part_ = {pass.source.top + vertical_.low, pass.source.left + horizontal_.low,
+           vertical_.high - vertical_.low, horizontal_.high - horizontal_.low};
   return part_;
 }
 
@@ -232,7 +239,8 @@ void Resizer::prepare_fast() {
   for (std::size_t block = 0; block < blocks; ++block) {
     for (std::size_t j = 0; j < 8; ++j) {
       // Past the last output: weigh what is there, and let the caller drop the result.
-      const std::size_t i = std::min<std::size_t>(block * 8 + j, static_cast<std::size_t>(horizontal_.count - 1));
+      const std::size_t i =
+          std::min<std::size_t>(block * 8 + j, static_cast<std::size_t>(horizontal_.count - 1));
       offsets[block * 8 + j] = static_cast<std::int32_t>((horizontal_.first.data()[i] - horizontal_.low) * 3);
       const std::int32_t* taps = horizontal_.weights.data() + i * static_cast<std::size_t>(horizontal_.taps);
       std::int16_t* lane = spread + (j % 4) * static_cast<std::size_t>(column_pairs_) * 16 + (j / 4) * 8;
@@ -251,7 +259,8 @@ void Resizer::prepare_fast() {
 void Resizer::begin(const View& input) {
   input_ = input;
   if (method_ != Method::wide || vertical_first_) return;
-  const std::size_t stride = static_cast<std::size_t>(horizontal_.count) * static_cast<std::size_t>(channels_);
+  const std::size_t stride =
+      static_cast<std::size_t>(horizontal_.count) * static_cast<std::size_t>(channels_);
   std::uint8_t* out = columns_.reserve(stride * static_cast<std::size_t>(part_.height));
   for (std::int64_t row = 0; row < part_.height; ++row, out += stride)
     combine_columns(input_.at(part_.top + row, part_.left, channels_), out);
@@ -289,10 +298,14 @@ const std::uint8_t* Resizer::combine_rows(std::int64_t row, const std::uint8_t* 
 
 void Resizer::write_row(std::int64_t row, std::uint8_t* out, const RowLayout& layout) {
   switch (method_) {
-    case Method::copy: return write_copy(row, out, layout);
-    case Method::nearest: return write_nearest(row, out, layout);
-    case Method::fast: return write_fast(row, out, layout);
-    case Method::wide: return write_wide(row, out, layout);
+    case Method::copy:
+      return write_copy(row, out, layout);
+    case Method::nearest:
+      return write_nearest(row, out, layout);
+    case Method::fast:
+      return write_fast(row, out, layout);
+    case Method::wide:
+      return write_wide(row, out, layout);
   }
 }
 
@@ -313,12 +326,14 @@ void Resizer::write_copy(std::int64_t row, std::uint8_t* out, const RowLayout& l
   const auto pixels = static_cast<std::size_t>(inner_.width), channels = static_cast<std::size_t>(channels_);
   std::uint8_t* mirrored = interleaved_.reserve(pixels * channels);
   for (std::size_t i = 0; i < pixels; ++i)
-    for (std::size_t c = 0; c < channels; ++c) mirrored[(pixels - 1 - i) * channels + c] = in[i * channels + c];
+    for (std::size_t c = 0; c < channels; ++c)
+      mirrored[(pixels - 1 - i) * channels + c] = in[i * channels + c];
   write_interleaved(mirrored, out, layout);
 }
 
 void Resizer::write_nearest(std::int64_t row, std::uint8_t* out, const RowLayout& layout) {
-  const std::uint8_t* in = input_.at(part_.top + vertical_.first.data()[row] - vertical_.low, part_.left, channels_);
+  const std::uint8_t* in =
+      input_.at(part_.top + vertical_.first.data()[row] - vertical_.low, part_.left, channels_);
   const auto pixels = static_cast<std::size_t>(inner_.width), channels = static_cast<std::size_t>(channels_);
   std::uint8_t* gathered = interleaved_.reserve(pixels * channels);
   for (std::size_t i = 0; i < pixels; ++i) {
@@ -347,12 +362,14 @@ void Resizer::write_fast(std::int64_t row, std::uint8_t* out, const RowLayout& l
   blend_rows_avx2(rows_.data(), weights, pairs, count, middle);
   if (channels_ != 3) return write_columns(middle, out, layout);
   blend_columns_avx2(middle, offsets_.data(), spread_.data(), column_pairs_,
-                     static_cast<std::size_t>((horizontal_.count + 7) / 8), out, layout.planar, layout.plane_stride);
+                     static_cast<std::size_t>((horizontal_.count + 7) / 8), out, layout.planar,
+                     layout.plane_stride);
 }
 
 void Resizer::write_columns(const std::int16_t* middle, std::uint8_t* out, const RowLayout& layout) {
   constexpr int shift = kFastBits + kMiddleBits;
-  const auto channels = static_cast<std::size_t>(channels_), pixels = static_cast<std::size_t>(horizontal_.count);
+  const auto channels = static_cast<std::size_t>(channels_),
+             pixels = static_cast<std::size_t>(horizontal_.count);
   std::uint8_t* row = interleaved_.reserve(pixels * channels);
   for (std::size_t i = 0; i < pixels; ++i) {
     const std::int64_t from = horizontal_.first.data()[i] - horizontal_.low;
@@ -366,7 +383,8 @@ void Resizer::write_columns(const std::int16_t* middle, std::uint8_t* out, const
     } else {
       for (std::int64_t k = 0; k < taps; ++k) sums[0] += weights[k] * value[k];
     }
-    for (std::size_t c = 0; c < channels; ++c) row[i * channels + c] = static_cast<std::uint8_t>(sums[c] >> shift);
+    for (std::size_t c = 0; c < channels; ++c)
+      row[i * channels + c] = static_cast<std::uint8_t>(sums[c] >> shift);
   }
   write_interleaved(row, out, layout);
 }
@@ -374,7 +392,8 @@ void Resizer::write_columns(const std::int16_t* middle, std::uint8_t* out, const
 void Resizer::write_wide(std::int64_t row, std::uint8_t* out, const RowLayout& layout) {
   const auto channels = static_cast<std::size_t>(channels_);
   const std::size_t count = static_cast<std::size_t>(horizontal_.count) * channels;
-  if (!vertical_first_) return write_interleaved(combine_rows(row, columns_.data(), count, count), out, layout);
+  if (!vertical_first_)
+    return write_interleaved(combine_rows(row, columns_.data(), count, count), out, layout);
   const std::uint8_t* in = input_.at(part_.top, part_.left, channels_);
   const auto width = static_cast<std::size_t>(part_.width) * channels;
   std::uint8_t* columns = interleaved_.reserve(count);

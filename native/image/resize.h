@@ -17,7 +17,7 @@ namespace fastload::image {
 struct Axis {
   std::int64_t count = 0;
   int taps = 0;
-  std::int64_t low = 0;   // inputs that are read: [low, high)
+  std::int64_t low = 0;  // inputs that are read: [low, high)
   std::int64_t high = 0;
   Buffer<std::int32_t> first;
   Buffer<std::int32_t> weights;
@@ -35,8 +35,8 @@ struct Axis {
 // The number of taps of a whole axis, wherever the window lies: it decides the arithmetic.
 int tap_count(std::int64_t source, std::int64_t target, Interpolation interpolation, bool antialias);
 
-// How a row of pixels is written: interleaved, or `planes` apart by `plane_stride` bytes. Up to 31 bytes after
-// each row or plane may be overwritten.
+// How a row of pixels is written: interleaved, or `planes` apart by `plane_stride` bytes. Up to 31 bytes
+// after each row or plane may be overwritten.
 struct RowLayout {
   bool planar = false;
   std::size_t plane_stride = 0;
@@ -69,7 +69,8 @@ class Resizer {
   void write_wide(std::int64_t row, std::uint8_t* out, const RowLayout& layout);
   // The two passes of the wide method, one row each, rounded and clipped to uint8.
   void combine_columns(const std::uint8_t* in, std::uint8_t* out) const;
-  const std::uint8_t* combine_rows(std::int64_t row, const std::uint8_t* in, std::size_t stride, std::size_t count);
+  const std::uint8_t* combine_rows(std::int64_t row, const std::uint8_t* in, std::size_t stride,
+                                   std::size_t count);
 
   Method method_ = Method::copy;
   int channels_ = 3;

@@ -1,13 +1,13 @@
 // Images for the native image tests, made with libjpeg so that no files are needed.
 #pragma once
 
+#include <jpeglib.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <vector>
-
-#include <jpeglib.h>
 
 namespace fastload::image::fixtures {
 
@@ -73,8 +73,8 @@ inline std::vector<std::byte> make_jpeg(const JpegOptions& options) {
   jpeg_start_compress(&codec, options.tables);
   const auto pixels = make_pixels(options.height, options.width, channels);
   while (codec.next_scanline < codec.image_height) {
-    auto* row = const_cast<JSAMPROW>(pixels.data()) +
-                static_cast<std::size_t>(codec.next_scanline) * static_cast<std::size_t>(options.width * channels);
+    auto* row = const_cast<JSAMPROW>(pixels.data()) + static_cast<std::size_t>(codec.next_scanline) *
+                                                          static_cast<std::size_t>(options.width * channels);
     jpeg_write_scanlines(&codec, &row, 1);
   }
   jpeg_finish_compress(&codec);

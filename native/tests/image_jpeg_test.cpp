@@ -49,9 +49,9 @@ void check_windows(const JpegOptions& options, const std::vector<Window>& window
       if (!inside(window, size)) continue;
       const bool same = part(encoded, window, channels) == cut(all, size, window, channels);
       if (!same)
-        std::fprintf(stderr, "%d x %d h%d v%d prog %d restart %d channels %d: window %ld %ld %ld %ld\n", options.width,
-                     options.height, options.horizontal, options.vertical, options.progressive, options.restart,
-                     channels, static_cast<long>(window.top), static_cast<long>(window.left),
+        std::fprintf(stderr, "%d x %d h%d v%d prog %d restart %d channels %d: window %ld %ld %ld %ld\n",
+                     options.width, options.height, options.horizontal, options.vertical, options.progressive,
+                     options.restart, channels, static_cast<long>(window.top), static_cast<long>(window.left),
                      static_cast<long>(window.height), static_cast<long>(window.width));
       CHECK(same);
     }
@@ -74,7 +74,8 @@ std::vector<Window> random_windows(int height, int width, int count, unsigned se
 
 void test_parts_equal_the_whole() {
   const int samplings[][2] = {{1, 1}, {2, 1}, {2, 2}, {1, 2}, {4, 1}, {4, 2}, {1, 4}, {0, 0}};
-  const int sizes[][2] = {{1, 1}, {2, 3}, {7, 9}, {8, 8}, {16, 16}, {17, 33}, {50, 40}, {97, 131}, {120, 200}, {33, 300}};
+  const int sizes[][2] = {{1, 1},   {2, 3},   {7, 9},    {8, 8},     {16, 16},
+                          {17, 33}, {50, 40}, {97, 131}, {120, 200}, {33, 300}};
   for (const auto& sampling : samplings)
     for (const bool progressive : {false, true})
       for (const int restart : {0, 1, 5})
@@ -86,7 +87,8 @@ void test_parts_equal_the_whole() {
           options.restart = restart;
           options.height = size[0];
           options.width = size[1];
-          check_windows(options, random_windows(size[0], size[1], 25, static_cast<unsigned>(size[0] * 31 + size[1])));
+          check_windows(options,
+                        random_windows(size[0], size[1], 25, static_cast<unsigned>(size[0] * 31 + size[1])));
         }
 }
 

@@ -42,7 +42,8 @@ Pixels decode_raw(std::span<const std::byte> encoded, int channels) {
 }
 
 std::vector<std::byte> raw(int height, int width) {
-  return {std::byte{'R'}, std::byte{'A'}, std::byte{'W'}, static_cast<std::byte>(height), static_cast<std::byte>(width)};
+  return {std::byte{'R'}, std::byte{'A'}, std::byte{'W'}, static_cast<std::byte>(height),
+          static_cast<std::byte>(width)};
 }
 
 void check_same_bits(const std::vector<OpSpec>& ops, int channels, std::span<const std::byte> encoded,
@@ -62,9 +63,11 @@ void test_instruction_sets_agree() {
     if (random.below(2)) ops.push_back({"random_horizontal_flip", {0.5}});
     if (random.below(2)) ops.push_back({"resize", {1, side(90), side(90), 0, interpolation, 1}});
     if (random.below(3) == 0) ops.push_back({"center_crop", {side(120), side(120)}});
-    if (random.below(2)) ops.push_back({"random_resized_crop", {side(70), side(70), 0.05, 1, -0.7, 0.7, 1, 1}});
+    if (random.below(2))
+      ops.push_back({"random_resized_crop", {side(70), side(70), 0.05, 1, -0.7, 0.7, 1, 1}});
     if (random.below(2)) ops.push_back({"random_horizontal_flip", {0.5}});
-    if (random.below(3) == 0) ops.push_back({"resize", {0, side(40), 0, 0, 1, static_cast<double>(random.below(2))}});
+    if (random.below(3) == 0)
+      ops.push_back({"resize", {0, side(40), 0, 0, 1, static_cast<double>(random.below(2))}});
     if (random.below(2)) {
       ops.push_back({"to_dtype", {static_cast<double>(1 + random.below(3)), 1}});
       if (random.below(2)) ops.push_back({"normalize", {1, 0.45, 0.22}});
@@ -83,7 +86,8 @@ void test_conversions() {
   Random random(8);
   for (int round = 0; round < 20000; ++round) {
     for (std::size_t i = 0; i < 24; ++i) {
-      const double magnitude = std::ldexp(1.0 + random.below(4096) / 4096.0, static_cast<int>(random.below(48)) - 28);
+      const double magnitude =
+          std::ldexp(1.0 + random.below(4096) / 4096.0, static_cast<int>(random.below(48)) - 28);
       scale[i] = static_cast<float>(random.below(2) ? magnitude : -magnitude);
       offset[i] = random.below(8) == 0 ? scale[i] : 0.0f;
     }
@@ -98,11 +102,13 @@ void test_conversions() {
   CHECK(to_float16(65520.0f) == 0x7C00 && to_float16(65519.0f) == 0x7BFF);
   CHECK(to_float16(std::ldexp(1.0f, -24)) == 1 && to_float16(std::ldexp(1.0f, -25)) == 0);
   CHECK(to_float16(std::ldexp(3.0f, -25)) == 2 && to_float16(std::ldexp(1.0f, -14)) == 0x0400);
-  CHECK(to_bfloat16(1.0f) == 0x3F80 && to_bfloat16(1.00390625f) == 0x3F80 && to_bfloat16(1.01171875f) == 0x3F82);
+  CHECK(to_bfloat16(1.0f) == 0x3F80 && to_bfloat16(1.00390625f) == 0x3F80 &&
+        to_bfloat16(1.01171875f) == 0x3F82);
 }
 
 void test_weights_sum_up() {
-  for (const auto& [source, target] : {std::pair{300, 224}, {7, 224}, {224, 7}, {1, 5}, {2000, 224}, {5, 1}}) {
+  for (const auto& [source, target] :
+       {std::pair{300, 224}, {7, 224}, {224, 7}, {1, 5}, {2000, 224}, {5, 1}}) {
     for (const bool antialias : {true, false}) {
       Axis axis;
       axis.compute(source, target, 0, target, Interpolation::bilinear, antialias);
@@ -127,14 +133,15 @@ void test_fusion() {
     resolve(ops, {100, 200}, {}, 0, passes);
     return passes.size();
   };
-  const OpSpec crop{"random_resized_crop", {32, 32, 0.08, 1, -0.3, 0.3, 1, 1}}, flip{"random_horizontal_flip", {1}};
+  const OpSpec crop{"random_resized_crop", {32, 32, 0.08, 1, -0.3, 0.3, 1, 1}},
+      flip{"random_horizontal_flip", {1}};
   const OpSpec resize{"resize", {0, 50, 0, 0, 1, 1}}, center{"center_crop", {40, 40}};
   CHECK(count({}) == 1 && passes[0].output == (Window{0, 0, 100, 200}) && !passes[0].resizes);
   CHECK(count({crop, flip}) == 1 && passes[0].flipped && passes[0].resizes);
   CHECK(count({resize, center}) == 1 && passes[0].output == (Window{5, 30, 40, 40}));
   CHECK(count({center, resize, flip, flip, center}) == 1 && passes[0].source == (Window{30, 80, 40, 40}));
-  CHECK(count({resize, crop}) == 2);   // two resizes
-  CHECK(count({flip, crop}) == 2);     // filters are not symmetric to the last bit
+  CHECK(count({resize, crop}) == 2);  // two resizes
+  CHECK(count({flip, crop}) == 2);    // filters are not symmetric to the last bit
   CHECK(count({{"center_crop", {300, 300}}, {"center_crop", {20, 20}}}) == 1);
   // What a cut took away must not come back.
   CHECK(count({{"center_crop", {20, 20}}, {"center_crop", {60, 60}}}) == 2);
@@ -174,7 +181,9 @@ void test_only_the_needed_part_gives_the_same() {
 }
 
 void test_errors() {
-  const auto compile = [](std::vector<OpSpec> ops, int channels = 3) { return Program::compile(ops, channels, 0); };
+  const auto compile = [](std::vector<OpSpec> ops, int channels = 3) {
+    return Program::compile(ops, channels, 0);
+  };
   CHECK_THROWS(ErrorKind::usage, compile({{"swirl", {}}}));
   CHECK_THROWS(ErrorKind::usage, compile({}, 2));
   CHECK_THROWS(ErrorKind::usage, compile({{"to_dtype", {3, 1}}, {"resize", {0, 9, 0, 0, 1, 1}}}));
