@@ -29,6 +29,9 @@ def collate_field(
     """
     field = plan.field
     if field.nullable:
+        if isinstance(field, Image) and output_spec(plan.operations).layout == "channels_last":
+            # by shape CHW, as in a batch of them; the memory stays as it is
+            return [None if value is None else value.transpose(2, 0, 1) for value in values]
         return list(values)
     if isinstance(field, Ragged) and not plan.operations:
         if plan.ragged == "pad":
@@ -79,7 +82,8 @@ def _stack(plan: FieldPlan, values: Sequence[Array], records: Array, allocate: A
 
 
 def _pad(values: Sequence[Array], field: Ragged) -> Array:
-    shape = np.max([value.shape for value in values], axis=0, initial=0).tolist()
+    free = [size or 0 for size in field.shape]  # the shape that an empty batch has
+    shape = np.max([free, *(value.shape for value in values)], axis=0).tolist()
     batch = np.zeros((len(values), *shape), np.dtype(field.numpy_dtype))
     for number, value in enumerate(values):
         place: tuple[Any, ...] = (number, *map(slice, value.shape))

@@ -24,7 +24,8 @@ struct Memory {
 
 int get_buffer(PyObject* self, Py_buffer* view, int flags) {
   const Block& block = nb::inst_ptr<Memory>(self)->block;
-  return PyBuffer_FillInfo(view, self, block.data(), static_cast<Py_ssize_t>(block.bytes()), /*readonly=*/0, flags);
+  return PyBuffer_FillInfo(view, self, block.data(), static_cast<Py_ssize_t>(block.bytes()), /*readonly=*/0,
+                           flags);
 }
 
 PyType_Slot memory_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(get_buffer)}, {0, nullptr}};
@@ -50,7 +51,8 @@ Error decode_error(const nb::python_error& error) {
 }
 
 image::Pixels pixels_of(const nb::object& array) {
-  const auto pixels = nb::cast<nb::ndarray<const std::uint8_t, nb::ndim<3>, nb::c_contig, nb::device::cpu>>(array);
+  const auto pixels =
+      nb::cast<nb::ndarray<const std::uint8_t, nb::ndim<3>, nb::c_contig, nb::device::cpu>>(array);
   image::Pixels out;
   out.size = {static_cast<std::int64_t>(pixels.shape(0)), static_cast<std::int64_t>(pixels.shape(1))};
   out.channels = static_cast<int>(pixels.shape(2));
@@ -64,9 +66,9 @@ image::Pixels decode_in_python(std::span<const std::byte> encoded, int channels)
   if (!Py_IsInitialized() || finalizing()) throw Error(ErrorKind::engine, "the interpreter is shutting down");
   const nb::gil_scoped_acquire held;
   try {
-    const nb::object view = nb::steal(PyMemoryView_FromMemory(
-        const_cast<char*>(reinterpret_cast<const char*>(encoded.data())), static_cast<Py_ssize_t>(encoded.size()),
-        PyBUF_READ));
+    const nb::object view =
+        nb::steal(PyMemoryView_FromMemory(const_cast<char*>(reinterpret_cast<const char*>(encoded.data())),
+                                          static_cast<Py_ssize_t>(encoded.size()), PyBUF_READ));
     if (!view.is_valid()) throw nb::python_error();
     const nb::object decode = nb::module_::import_("fastload.transforms").attr("decode_image");
     return pixels_of(decode(view, channels == 1 ? "L" : "RGB"));
@@ -85,7 +87,8 @@ std::shared_ptr<const image::Program> program_of(const nb::dict& field) {
   for (const nb::handle op : nb::cast<nb::list>(field["ops"])) {
     ops.push_back({nb::cast<std::string>(op[0]), nb::cast<std::vector<double>>(op[1])});
   }
-  return image::Program::compile(ops, nb::cast<int>(field["channels"]), get<std::uint32_t>(field, "group", 0));
+  return image::Program::compile(ops, nb::cast<int>(field["channels"]),
+                                 get<std::uint32_t>(field, "group", 0));
 }
 
 FieldPlan field_of(const nb::dict& field) {
@@ -143,8 +146,8 @@ class PyEngine {
     engine_->close();
   }
 
-  void submit(const Int64Array& positions, const Int64Array& sources, const Int64Array& records, std::uint32_t epoch,
-              const std::vector<std::uintptr_t>& addresses) {
+  void submit(const Int64Array& positions, const Int64Array& sources, const Int64Array& records,
+              std::uint32_t epoch, const std::vector<std::uintptr_t>& addresses) {
     const auto copy = [](const Int64Array& array) {
       return std::vector<std::int64_t>(array.data(), array.data() + array.size());
     };
@@ -182,8 +185,8 @@ class PyEngine {
   std::unique_ptr<Engine> engine_;
 };
 
-PyEngine* make_engine(const nb::list& sources, const nb::list& fields, std::uint64_t seed, std::size_t threads,
-                      std::uint64_t byte_budget) {
+PyEngine* make_engine(const nb::list& sources, const nb::list& fields, std::uint64_t seed,
+                      std::size_t threads, std::uint64_t byte_budget) {
   BatchPlan plan;
   for (const nb::handle source : sources) plan.sources.push_back(nb::cast<std::shared_ptr<Dataset>>(source));
   for (const nb::handle field : fields) plan.fields.push_back(field_of(nb::cast<nb::dict>(field)));

@@ -12,17 +12,21 @@ constexpr std::uint64_t most_bytes = std::uint64_t{1} << 56;
 std::uint64_t checked_product(std::uint64_t a, std::uint64_t b) {
   std::uint64_t product = 0;
   if (__builtin_mul_overflow(a, b, &product) || product > most_bytes) {
-    throw Error(ErrorKind::engine, "a batch would have more bytes than memory can", {}, "use a smaller batch_size");
+    throw Error(ErrorKind::engine, "a batch would have more bytes than memory can", {},
+                "use a smaller batch_size");
   }
   return product;
 }
 
 std::uint64_t element_bytes(image::ElementType type) {
   switch (type) {
-    case image::ElementType::uint8: return 1;
+    case image::ElementType::uint8:
+      return 1;
     case image::ElementType::float16:
-    case image::ElementType::bfloat16: return 2;
-    case image::ElementType::float32: return 4;
+    case image::ElementType::bfloat16:
+      return 2;
+    case image::ElementType::float32:
+      return 4;
   }
   return 4;
 }
@@ -115,7 +119,8 @@ void Batch::allocate(Pool& pool) {
     const FieldPlan& field = plan->fields[f];
     FieldOutput& output = outputs[f];
     std::byte* address = f < addresses_.size() ? addresses_[f] : nullptr;
-    output.data = address == nullptr ? pool.allocate(data_bytes_[f]) : Block::foreign(address, data_bytes_[f]);
+    output.data =
+        address == nullptr ? pool.allocate(data_bytes_[f]) : Block::foreign(address, data_bytes_[f]);
     if (field.nullable) output.validity = pool.allocate(samples());
   }
 }
@@ -127,9 +132,13 @@ void Batch::fail(std::size_t sample, std::exception_ptr error) {
   error_ = std::move(error);
 }
 
-void Batch::rethrow() const {
-  std::lock_guard lock(error_mutex_);
-  if (error_) std::rethrow_exception(error_);
+void Batch::rethrow() {
+  std::exception_ptr error;
+  {
+    std::lock_guard lock(error_mutex_);
+    error.swap(error_);
+  }
+  if (error) std::rethrow_exception(error);
 }
 
 }  // namespace fastload

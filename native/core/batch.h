@@ -1,4 +1,5 @@
-// What batches are made of: the plan they all share, and one batch with its indices, its memory and its progress.
+// What batches are made of: the plan they all share, and one batch with its indices, its memory and its
+// progress.
 #pragma once
 
 #include <atomic>
@@ -68,9 +69,9 @@ struct BatchIndices {
 // One field of a batch, made.
 struct FieldOutput {
   Block data;
-  Block offsets;   // packed values: n + 1 int64, in offset units; value i begins at offsets[i]
-  Block lengths;   // values: n int64, in bytes
-  Block validity;  // nullable: n bytes of 0 or 1
+  Block offsets;                // packed values: n + 1 int64, in offset units; value i begins at offsets[i]
+  Block lengths;                // values: n int64, in bytes
+  Block validity;               // nullable: n bytes of 0 or 1
   image::Size size;             // images
   std::size_t size_sample = 0;  // the sample that decided it, where no operation does
 };
@@ -102,7 +103,8 @@ class Batch {
   Batch(std::shared_ptr<const BatchPlan> plan, BatchIndices indices, std::vector<std::byte*> addresses,
         std::uint64_t number);
 
-  // A batch is sized where its bytes are not known ahead, waits for room in the byte budget, is filled, is done.
+  // A batch is sized where its bytes are not known ahead, waits for room in the byte budget, is filled, is
+  // done.
   enum class Stage { sizing, waiting, filling, done };
 
   std::size_t samples() const { return indices.records.size(); }
@@ -117,8 +119,8 @@ class Batch {
   void fail(std::size_t sample, std::exception_ptr error);
   // Samples from here on need not be made.
   std::size_t limit() const { return limit_.load(std::memory_order_acquire); }
-  // Throws what was recorded.
-  void rethrow() const;
+  // Throws what was recorded, once.
+  void rethrow();
 
   const std::shared_ptr<const BatchPlan> plan;
   const BatchIndices indices;
@@ -137,7 +139,7 @@ class Batch {
   std::vector<std::byte*> addresses_;
   std::vector<std::uint64_t> data_bytes_;  // a field
   std::atomic<std::size_t> limit_{std::numeric_limits<std::size_t>::max()};
-  mutable std::mutex error_mutex_;
+  std::mutex error_mutex_;
   std::exception_ptr error_;
 };
 

@@ -22,7 +22,9 @@ class ItemCopier {
   ItemCopier(std::uint64_t item_bytes, std::size_t batch_bytes)
       : bytes_(item_bytes),
         prefetched_(std::min<std::uint64_t>(item_bytes, 4096)),
-        ahead_(item_bytes >= 2048 ? 1 : item_bytes >= 256 ? 4 : 16),
+        ahead_(item_bytes >= 2048  ? 1
+               : item_bytes >= 256 ? 4
+                                   : 16),
         stream_(item_bytes >= 4096 && batch_bytes >= stream_from) {}
 
   // How many items ahead to prefetch.
@@ -35,11 +37,20 @@ class ItemCopier {
 
   void copy(std::byte* to, const std::byte* from) const {
     switch (bytes_) {
-      case 1: *to = *from; return;
-      case 2: std::memcpy(to, from, 2); return;
-      case 4: std::memcpy(to, from, 4); return;
-      case 8: std::memcpy(to, from, 8); return;
-      default: break;
+      case 1:
+        *to = *from;
+        return;
+      case 2:
+        std::memcpy(to, from, 2);
+        return;
+      case 4:
+        std::memcpy(to, from, 4);
+        return;
+      case 8:
+        std::memcpy(to, from, 8);
+        return;
+      default:
+        break;
     }
     if (stream_) {
       stream(to, from);

@@ -30,12 +30,14 @@ void check_label(const std::byte* item, std::uint64_t classes) {
   std::int64_t label = 0;
   std::memcpy(&label, item, sizeof label);
   if (static_cast<std::uint64_t>(label) >= classes) {
-    throw Error(ErrorKind::decode,
-                "the label " + std::to_string(label) + " is outside the " + std::to_string(classes) + " classes");
+    throw Error(ErrorKind::decode, "the label " + std::to_string(label) + " is outside the " +
+                                       std::to_string(classes) + " classes");
   }
 }
 
-std::string text(image::Size size) { return std::to_string(size.height) + " x " + std::to_string(size.width); }
+std::string text(image::Size size) {
+  return std::to_string(size.height) + " x " + std::to_string(size.width);
+}
 
 }  // namespace
 
@@ -61,7 +63,8 @@ BatchWorker::OpenShard* BatchWorker::open_shard(std::int64_t source, std::int64_
                                  });
   if (behind != open_.begin() && holds(**(behind - 1))) return last_open_ = (behind - 1)->get();
   if (source < 0 || static_cast<std::size_t>(source) >= plan_->sources.size() || record < 0) {
-    throw Error(ErrorKind::usage, "there is no record " + std::to_string(record) + " of source " + std::to_string(source));
+    throw Error(ErrorKind::usage,
+                "there is no record " + std::to_string(record) + " of source " + std::to_string(source));
   }
   Dataset& dataset = *plan_->sources[static_cast<std::size_t>(source)];
   const std::uint64_t number = dataset.shard_of(wanted);
@@ -71,7 +74,8 @@ BatchWorker::OpenShard* BatchWorker::open_shard(std::int64_t source, std::int64_
   open->end = dataset.start(number + 1);
   open->shard = dataset.shard(number);
   for (const FieldPlan& field : plan_->fields) {
-    open->columns.push_back(field.kind == FieldKind::column ? open->shard->column(field.field) : ColumnView{});
+    open->columns.push_back(field.kind == FieldKind::column ? open->shard->column(field.field)
+                                                            : ColumnView{});
   }
   return last_open_ = open_.insert(behind, std::move(open))->get();
 }
@@ -163,7 +167,8 @@ void BatchWorker::size_images(Batch& batch) {
         found = true;
         batch.outputs[f].size_sample = i;
         const Bytes encoded = at.open->shard->value(field.field, at.record, scratch_);
-        batch.outputs[f].size = field.program->output_size(encoded, key(batch, i), *image_scratch_, plan_->fallback);
+        batch.outputs[f].size =
+            field.program->output_size(encoded, key(batch, i), *image_scratch_, plan_->fallback);
       });
     }
   }
@@ -174,8 +179,12 @@ void BatchWorker::fill(Batch& batch, std::size_t begin, std::size_t end) {
   end = locate(batch, begin, std::min(end, std::max(begin, batch.limit())));
   for (std::size_t f = 0; f < plan_->fields.size() && end > begin; ++f) {
     switch (plan_->fields[f].kind) {
-      case FieldKind::column: end = fill_column(batch, f, begin, end); break;
-      case FieldKind::values: end = fill_values(batch, f, begin, end); break;
+      case FieldKind::column:
+        end = fill_column(batch, f, begin, end);
+        break;
+      case FieldKind::values:
+        end = fill_values(batch, f, begin, end);
+        break;
       case FieldKind::image: {
         const std::uint64_t before = now_ns();
         counters.read_ns.add(before - start);
@@ -208,7 +217,8 @@ std::size_t BatchWorker::fill_column(Batch& batch, std::size_t f, std::size_t be
       const ColumnView& column = at.open->columns[f];
       if (i + copier.ahead() < end) {
         const Place next = place(i + copier.ahead());
-        if (const std::byte* data = next.open->columns[f].data) copier.prefetch(data + next.record * item_bytes);
+        if (const std::byte* data = next.open->columns[f].data)
+          copier.prefetch(data + next.record * item_bytes);
       }
       const std::byte* from = column.data != nullptr && column.ready(at.record)
                                   ? column.data + at.record * item_bytes
@@ -252,7 +262,8 @@ std::size_t BatchWorker::fill_values(Batch& batch, std::size_t f, std::size_t be
   return stop;
 }
 
-void BatchWorker::fill_padded(const FieldPlan& field, const FieldOutput& output, std::size_t sample, Place at) {
+void BatchWorker::fill_padded(const FieldPlan& field, const FieldOutput& output, std::size_t sample,
+                              Place at) {
   const std::size_t samples = output.lengths.bytes() / 8;
   const std::uint64_t room = output.data.bytes() / samples;
   const std::uint64_t row_room = room / field.outer;
@@ -283,7 +294,8 @@ std::size_t BatchWorker::fill_images(Batch& batch, std::size_t f, std::size_t be
   const std::size_t stop = each(batch, f, begin, end, [&](std::size_t i, Place at) {
     const Bytes encoded = at.open->shard->value(field.field, at.record, scratch_);
     if (!field.program->fixed_size()) {
-      const image::Size size = field.program->output_size(encoded, key(batch, i), *image_scratch_, plan_->fallback);
+      const image::Size size =
+          field.program->output_size(encoded, key(batch, i), *image_scratch_, plan_->fallback);
       if (size != output.size) fail_size(batch, f, i, size);
     }
     field.program->run(encoded, key(batch, i), *image_scratch_, plan_->fallback,
@@ -298,7 +310,8 @@ void BatchWorker::fail_size(const Batch& batch, std::size_t f, std::size_t sampl
   const auto record = [&](std::size_t i) { return std::to_string(batch.indices.records[i]); };
   throw Error(ErrorKind::engine,
               "records " + record(output.size_sample) + " and " + record(sample) +
-                  " cannot be put into one batch: images of " + text(output.size) + " and " + text(size) + " pixels",
+                  " cannot be put into one batch: images of " + text(output.size) + " and " + text(size) +
+                  " pixels",
               {}, "resize or crop to one size (transform), or take the samples with a collate_fn");
 }
 
@@ -310,7 +323,8 @@ void BatchWorker::look_ahead(Batch& batch) {
       const std::size_t end = std::min(begin + step, batch.samples());
       for (std::size_t i = begin; i < end; ++i) {
         const OpenShard* open = open_shard(batch.indices.sources[i], batch.indices.records[i]);
-        open->shard->will_need(static_cast<std::uint64_t>(batch.indices.records[i]) - open->first, schema_fields_);
+        open->shard->will_need(static_cast<std::uint64_t>(batch.indices.records[i]) - open->first,
+                               schema_fields_);
       }
       trim_open();
     }

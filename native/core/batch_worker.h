@@ -26,12 +26,12 @@ class Counter {
 
 struct alignas(64) WorkerCounters {
   Counter samples;
-  Counter bytes;           // written to batches
-  Counter size_ns;         // finding lengths
-  Counter read_ns;         // locating, verifying, copying, decompressing
-  Counter image_ns;        // decoding and transforming: fused, so one number
-  Counter idle_ns;         // waiting for work
-  Counter look_ahead_ns;   // telling the kernel what will be read
+  Counter bytes;          // written to batches
+  Counter size_ns;        // finding lengths
+  Counter read_ns;        // locating, verifying, copying, decompressing
+  Counter image_ns;       // decoding and transforming: fused, so one number
+  Counter idle_ns;        // waiting for work
+  Counter look_ahead_ns;  // telling the kernel what will be read
 };
 
 inline std::uint64_t now_ns() {
@@ -74,7 +74,8 @@ class BatchWorker {
   void trim_open();
   // Fills places_ with [begin, end); returns the first that failed, else end.
   std::size_t locate(Batch& batch, std::size_t begin, std::size_t end);
-  // Calls make(sample, place) for [begin, end) where the field is valid; returns the first that failed, else end.
+  // Calls make(sample, place) for [begin, end) where the field is valid; returns the first that failed, else
+  // end.
   template <typename Make>
   std::size_t each(Batch& batch, std::size_t f, std::size_t begin, std::size_t end, Make&& make);
   std::size_t fill_column(Batch& batch, std::size_t f, std::size_t begin, std::size_t end);

@@ -55,8 +55,8 @@ bool work_on(Batch& batch, BatchWorker& worker, Queue& queue) {
   return false;
 }
 
-// The records of batches in flight are asked for as soon as a read was seen to wait for the disk, and for some
-// batches after it. While everything is in memory this costs nothing.
+// The records of batches in flight are asked for as soon as a read was seen to wait for the disk, and for
+// some batches after it. While everything is in memory this costs nothing.
 void look_ahead(BatchWorker& worker, Queue& queue) {
   while (const auto batch = queue.claim_look_ahead()) worker.look_ahead(*batch);
 }
@@ -97,7 +97,9 @@ std::thread start_thread(Run run) {
 
 struct Engine::State {
   State(BatchPlan batch_plan, std::size_t threads, std::uint64_t byte_budget)
-      : plan(std::make_shared<const BatchPlan>(std::move(batch_plan))), queue(pool, byte_budget, threads), threaded(threads > 0) {
+      : plan(std::make_shared<const BatchPlan>(std::move(batch_plan))),
+        queue(pool, byte_budget, threads),
+        threaded(threads > 0) {
     for (std::size_t i = 0; i < std::max<std::size_t>(threads, 1); ++i) {
       workers.push_back(std::make_unique<BatchWorker>(plan));
     }
@@ -111,7 +113,8 @@ struct Engine::State {
       stopping.swap(threads);
     }
     for (std::thread& thread : stopping) {
-      // A worker that decodes in Python may run the collector, which may find that it was the engine's last user.
+      // A worker that decodes in Python may run the collector, which may find that it was the engine's last
+      // user.
       if (thread.get_id() == std::this_thread::get_id()) {
         thread.detach();
       } else {
@@ -139,12 +142,14 @@ Engine::Engine(BatchPlan plan, std::size_t threads, std::uint64_t byte_budget)
   try {
     for (std::size_t i = 0; i < threads; ++i) {
       // Each thread holds the state, since one may outlive the engine (see State::stop).
-      state_->threads.push_back(start_thread([state = state_, i] { run_worker(*state->workers[i], state->queue); }));
+      state_->threads.push_back(
+          start_thread([state = state_, i] { run_worker(*state->workers[i], state->queue); }));
     }
   } catch (const std::system_error& error) {
     state_->stop();
-    throw Error(ErrorKind::engine, "the system refuses to start " + std::to_string(threads) +
-                                       " threads: " + error.what(), {}, "use fewer num_workers");
+    throw Error(ErrorKind::engine,
+                "the system refuses to start " + std::to_string(threads) + " threads: " + error.what(), {},
+                "use fewer num_workers");
   }
 }
 
@@ -157,14 +162,16 @@ Engine::~Engine() {
 
 void Engine::check_process() const {
   if (generation_ != fork_generation()) {
-    throw Error(ErrorKind::engine, "this engine belongs to the process that was forked, and its threads stayed there",
-                {}, "make a new iterator in the child");
+    throw Error(ErrorKind::engine,
+                "this engine belongs to the process that was forked, and its threads stayed there", {},
+                "make a new iterator in the child");
   }
 }
 
 void Engine::submit(BatchIndices indices, std::vector<std::byte*> addresses) {
   check_process();
-  if (indices.positions.size() != indices.records.size() || indices.sources.size() != indices.records.size()) {
+  if (indices.positions.size() != indices.records.size() ||
+      indices.sources.size() != indices.records.size()) {
     throw Error(ErrorKind::usage, "positions, sources and records differ in length");
   }
   state_->queue.push(
@@ -191,7 +198,8 @@ std::shared_ptr<Batch> Engine::next(double timeout, const std::function<void()>&
     while (!queue.wait_for_front(interrupt_interval)) {
       interrupted();
       if (timeout > 0 && std::chrono::duration<double>(steady_clock::now() - start).count() >= timeout) {
-        throw Error(ErrorKind::engine, "no batch came within the timeout of " + std::to_string(timeout) + " seconds");
+        throw Error(ErrorKind::engine,
+                    "no batch came within the timeout of " + std::to_string(timeout) + " seconds");
       }
     }
     state_->wait_ns.add(now_ns() - start_ns);
@@ -202,7 +210,9 @@ std::shared_ptr<Batch> Engine::next(double timeout, const std::function<void()>&
   return batch;
 }
 
-std::size_t Engine::in_flight() const { return generation_ == fork_generation() ? state_->queue.in_flight() : 0; }
+std::size_t Engine::in_flight() const {
+  return generation_ == fork_generation() ? state_->queue.in_flight() : 0;
+}
 
 EngineStats Engine::stats() const {
   EngineStats stats;

@@ -38,9 +38,9 @@ class Engine {
 
   // Queues a batch; never blocks. `addresses`: where each field's array goes, null for the pool's memory.
   void submit(BatchIndices indices, std::vector<std::byte*> addresses = {});
-  // Waits for the oldest batch. Throws what went wrong with it (the batch is gone then), and Error (engine) when
-  // there is none, when the engine is closed, and when `timeout` seconds pass (0: no limit; the batch stays).
-  // `interrupted` is called about every 50 ms, and may throw; the batch stays.
+  // Waits for the oldest batch. Throws what went wrong with it (the batch is gone then), and Error (engine)
+  // when there is none, when the engine is closed, and when `timeout` seconds pass (0: no limit; the batch
+  // stays). `interrupted` is called about every 50 ms, and may throw; the batch stays.
   std::shared_ptr<Batch> next(double timeout, const std::function<void()>& interrupted);
   EngineStats stats() const;
   // Batches submitted and not delivered.

@@ -110,7 +110,8 @@ Block Pool::allocate(std::size_t bytes) {
   if (data == nullptr) {
     std::lock_guard lock(mutex_);
     in_use_ -= capacity;
-    throw Error(ErrorKind::engine, "no memory for a batch: " + std::to_string(bytes) + " bytes were asked for", {},
+    throw Error(ErrorKind::engine,
+                "no memory for a batch: " + std::to_string(bytes) + " bytes were asked for", {},
                 "use a smaller batch_size or prefetch_factor");
   }
   return Block(shared_from_this(), data, bytes, capacity);
@@ -149,8 +150,8 @@ void Pool::roll_window() {
 void Pool::trim(std::vector<Free>& victims) {
   const std::size_t limit = closed_ ? 0 : std::max(peak_, previous_peak_);
   while (!free_.empty() && in_use_ + kept_ > limit) {
-    const auto oldest =
-        std::min_element(free_.begin(), free_.end(), [](const Free& a, const Free& b) { return a.stamp < b.stamp; });
+    const auto oldest = std::min_element(free_.begin(), free_.end(),
+                                         [](const Free& a, const Free& b) { return a.stamp < b.stamp; });
     kept_ -= oldest->capacity;
     victims.push_back(*oldest);
     *oldest = free_.back();

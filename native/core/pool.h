@@ -1,4 +1,5 @@
-// Batch memory: blocks that return to their pool when the last reader lets go, from any thread and at any time.
+// Batch memory: blocks that return to their pool when the last reader lets go, from any thread and at any
+// time.
 #pragma once
 
 #include <cstddef>
@@ -53,8 +54,8 @@ class Block {
   std::size_t capacity_ = 0;  // what the pool gave
 };
 
-// Thread-safe. Keeps returned blocks for reuse, but in all (in use and kept) never more than what was in use at
-// once in the recent past, so that what a larger batch needed once is given back to the system.
+// Thread-safe. Keeps returned blocks for reuse, but in all (in use and kept) never more than what was in use
+// at once in the recent past, so that what a larger batch needed once is given back to the system.
 class Pool : public std::enable_shared_from_this<Pool> {
  public:
   static std::shared_ptr<Pool> make();

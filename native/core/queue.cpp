@@ -29,7 +29,8 @@ void Queue::push(std::shared_ptr<Batch> batch) {
       work = admit_locked();
     } else {
       added.prepare(*pool_);
-      added.sizing.begin(added.samples(), std::min(sizing_samples, (added.samples() + workers_ - 1) / workers_));
+      added.sizing.begin(added.samples(),
+                         std::min(sizing_samples, (added.samples() + workers_ - 1) / workers_));
       work = true;
     }
   } catch (...) {
@@ -132,13 +133,16 @@ void Queue::filled(Batch& batch) {
   batch.stage.store(Batch::Stage::done, std::memory_order_seq_cst);
   if (awaited_.load(std::memory_order_seq_cst) != &batch) return;
   // The consumer has looked at the stage and is about to sleep, or sleeps: the lock tells which.
-  { std::lock_guard lock(mutex_); }
+  {
+    std::lock_guard lock(mutex_);
+  }
   done_.notify_all();
 }
 
 const Batch& Queue::front_locked() const {
   if (stopped()) throw Error(ErrorKind::engine, "the engine is closed");
-  if (batches_.empty()) throw Error(ErrorKind::engine, "no batch is in flight", {}, "submit one before next()");
+  if (batches_.empty())
+    throw Error(ErrorKind::engine, "no batch is in flight", {}, "submit one before next()");
   return *batches_.front();
 }
 
@@ -176,7 +180,8 @@ std::shared_ptr<Batch> Queue::claim_look_ahead() {
   if (until == 0) return nullptr;
   std::lock_guard lock(mutex_);
   // The time is over: no more locks until the next wait for the disk.
-  if (!batches_.empty() && batches_.front()->number >= until) look_ahead_until_.store(0, std::memory_order_relaxed);
+  if (!batches_.empty() && batches_.front()->number >= until)
+    look_ahead_until_.store(0, std::memory_order_relaxed);
   for (const auto& batch : batches_) {
     if (batch->number >= until) break;
     if (batch->looked_ahead || batch->stage.load(std::memory_order_relaxed) == Batch::Stage::done) continue;

@@ -29,8 +29,8 @@ class Queue {
   void sized(Batch& batch);
   void filled(Batch& batch);
 
-  // Waits until the oldest batch is done: false when `patience` is over first. Throws Error (engine) when there
-  // is no batch or the queue is stopped.
+  // Waits until the oldest batch is done: false when `patience` is over first. Throws Error (engine) when
+  // there is no batch or the queue is stopped.
   bool wait_for_front(std::chrono::nanoseconds patience);
   // Whether the oldest batch is done; throws as wait_for_front().
   bool front_done();

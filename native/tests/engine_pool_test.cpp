@@ -44,7 +44,9 @@ void test_large() {
 
 void test_shrinks() {
   const auto pool = Pool::make();
-  { const Block large = pool->allocate(std::size_t{64} << 20); }
+  {
+    const Block large = pool->allocate(std::size_t{64} << 20);
+  }
   CHECK(pool->bytes_kept() >= std::size_t{64} << 20);
   for (int i = 0; i < 300; ++i) const Block small = pool->allocate(3 << 20);
   CHECK(pool->bytes_kept() + pool->bytes_in_use() < std::size_t{8} << 20);
@@ -66,7 +68,9 @@ void test_outlives() {
   Block large = pool->allocate(10'000'000);
   pool->close();
   CHECK(pool->bytes_in_use() > 0);
-  { const Block late = pool->allocate(10); }
+  {
+    const Block late = pool->allocate(10);
+  }
   CHECK(pool->bytes_kept() == 0);
   pool.reset();
   std::memset(block.data(), 2, block.bytes());

@@ -101,7 +101,8 @@ BatchIndices indices(std::vector<std::int64_t> records) {
 
 std::vector<std::int64_t> spread(std::size_t begin, std::size_t count) {
   std::vector<std::int64_t> records;
-  for (std::size_t i = 0; i < count; ++i) records.push_back(static_cast<std::int64_t>((begin + i) * 77 % record_count));
+  for (std::size_t i = 0; i < count; ++i)
+    records.push_back(static_cast<std::int64_t>((begin + i) * 77 % record_count));
   return records;
 }
 
