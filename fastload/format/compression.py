@@ -69,12 +69,23 @@ class Decompressor:
             context = getattr(self._local, "context", None)
             if context is None:
                 context = self._local.context = zstandard.ZstdDecompressor(dict_data=self._dictionary)
-            data: bytes = context.decompress(frame, allow_extra_data=False)
+            # decompress() takes a content size of 0 at its word, and looks no further.
+            data: bytes = (
+                context.decompress(frame, allow_extra_data=False) if size else _empty(context, frame)
+            )
         except (zstandard.ZstdError, MemoryError) as error:
             raise DecodeError(f"the zstd frame cannot be decoded: {error}") from error
         if len(data) != size:
             raise DecodeError(f"the zstd frame holds {len(data)} bytes, not the {size} it names")
         return data
+
+
+def _empty(context: zstandard.ZstdDecompressor, frame: BytesLike) -> bytes:
+    stream = context.decompressobj()
+    data = stream.decompress(frame)
+    if not stream.eof or stream.unused_data:
+        raise DecodeError("the zstd frame does not end where the value ends")
+    return data
 
 
 class Training:

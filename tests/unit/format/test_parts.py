@@ -193,6 +193,12 @@ class TestZstd:
             assert Decompressor.content_size(frame) == len(data)
             assert Decompressor().decompress(frame) == data
 
+    def test_broken_empty_frames(self):
+        frame = Compressor(3).compress(b"")
+        for broken in (frame[:-1], frame + b"x", frame[:-1] + b"\x3f"):
+            with pytest.raises(DecodeError):
+                Decompressor().decompress(broken)
+
     def test_a_frame_needs_its_dictionary(self):
         samples = [b"the quick brown fox %d jumps over the lazy dog" % i for i in range(500)]
         dictionary = train_dictionary(samples, 3)
