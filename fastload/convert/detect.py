@@ -17,6 +17,9 @@ from fastload.storage import open_storage
 
 KINDS = ("image-folder", "numpy", "parquet", "torch")
 
+LOOKED_AT = 10_000
+"""How many files of a folder are looked at to see of which kind they are."""
+
 _OBJECT = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$")
 _BY_EXTENSION = {
     **dict.fromkeys((".npy", ".npz"), "numpy"),
@@ -43,7 +46,7 @@ def detect_kind(source: str, storage_options: Mapping[str, Any]) -> str:
             path=source,
             hint=f"known are {', '.join(_BY_EXTENSION)}, and folders",
         )
-    entries = tree.entries()
+    entries = tree.some_entries(LOOKED_AT)
     if any(entry.path == "manifest.json" for entry in entries):
         raise SourceError("this is a dataset already", path=source, hint="`fastload merge` joins datasets")
     kinds: set[str] = set()

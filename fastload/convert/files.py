@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO, cast
@@ -11,7 +12,7 @@ from fastload.convert.source import Concurrency
 from fastload.errors import SourceError
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class FileEntry:
     """A file: ``path`` relative to the tree's root with ``/`` between, and ``size`` in bytes."""
 
@@ -95,6 +96,13 @@ class FileTree:
                     f"a file's name is not UTF-8: {entry.path!r}", path=self.url, hint="rename it"
                 ) from None
         return sorted(found, key=lambda entry: (entry.folder, entry.name))
+
+    def some_entries(self, count: int) -> list[FileEntry]:
+        """Return up to ``count`` of the entries of a folder, in any order, without looking at the others."""
+        local = self.local
+        if local is None:
+            return self._remote_entries()[:count]
+        return list(itertools.islice(_walk(local, "", frozenset()), count))
 
     def folders(self, path: str) -> list[str]:
         """Return the names of the folders directly below ``path``, sorted. Raises SourceError."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,17 @@ def small_network(classes: int) -> nn.Module:
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, classes))
 
 
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Let torch compute in one thread: so small a network loses by more on a busy machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("one_thread")
 @pytest.mark.timeout(300)
 def test_a_small_network_learns_the_sample_photographs(tmp_path: Path, backend: str) -> None:
     make_photographs(tmp_path / "photographs", 200, workers=1)
