@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(CURDIR)/$(VENV)/bin
 READY := $(VENV)/.ready
 
+MAKEFLAGS += --no-print-directory
 export PATH := $(BIN):$(PATH)
 export PYTHONPATH := $(CURDIR)
 # Every command below runs with the environment's Python; only making the environment takes $(PYTHON).
@@ -13,7 +14,7 @@ NATIVE_SOURCES = $(shell git ls-files 'native/*.h' 'native/*.cpp' 2>/dev/null ||
 PYTHON_SOURCES := fastload tests benchmarks examples scripts/pin-requirements scripts/smoke_test.py
 PYTEST := $(BIN)/python -m pytest -q -n 2
 
-.PHONY: help setup build demo test native-test check lint types imports stub stub-check format bench sanitize wheel-check clean
+.PHONY: help setup build demo test native-test check warnings lint types imports stub stub-check format bench sanitize wheel-check clean
 
 help: ## say what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /\1\t/' | expand -t 14
@@ -43,7 +44,11 @@ native-test: $(READY) ## the C++ tests
 	@cmake --build build/dev -j2
 	ctest --test-dir build/dev --output-on-failure --no-tests=error
 
-check: build lint types imports stub-check ## lint, types, import contracts, stub
+check: warnings lint types imports stub-check ## lint, types, import contracts, stub; compiler warnings are errors
+
+warnings: $(READY)
+	@$(RUN) scripts/build-dev -DFASTLOAD_WERROR=ON -DFASTLOAD_TESTS=ON
+	@cmake --build build/dev -j2
 
 lint: $(READY)
 	ruff check $(PYTHON_SOURCES)
@@ -59,7 +64,7 @@ imports: $(READY)
 stub: build ## write fastload/_core.pyi
 	@$(RUN) scripts/stub
 
-stub-check: build
+stub-check: warnings
 	@$(RUN) scripts/stub --check
 
 format: $(READY) ## format Python and C++

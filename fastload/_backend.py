@@ -10,7 +10,7 @@ from fastload import _config
 from fastload.errors import BackendError
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _load() -> ModuleType | None:
     if importlib.util.find_spec("fastload._core") is None:
         return None
@@ -24,7 +24,7 @@ def _load() -> ModuleType | None:
     return _core
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _warn_once() -> None:
     _config.logger.warning(
         "fastload runs on its Python engine: the compiled core was not built. Everything works, slowly; "

@@ -44,9 +44,9 @@ __all__ = [
 class FastloadError(Exception):
     """The base of all errors here.
 
-    >>> error = FastloadError("the CRC differs", path="d.fl/a.shard", record=7, hint="run fastload verify d.fl")
+    >>> error = FastloadError("the CRC differs", path="d.fl/a.shard", record=7, hint="run fastload verify")
     >>> print(error)
-    the CRC differs (d.fl/a.shard, record 7): run fastload verify d.fl
+    the CRC differs (d.fl/a.shard, record 7): run fastload verify
     >>> error.record
     7
     """

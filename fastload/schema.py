@@ -216,7 +216,9 @@ class Tensor(ColumnField):
         shape = tuple(_check_dimension(size, least=0) for size in self.shape)
         object.__setattr__(self, "shape", shape)
         if math.prod(shape) * DTYPE_BYTES[self.dtype] > MAX_ITEM_BYTES or len(shape) > 32:
-            raise SchemaError(f"a tensor of {self.dtype} {shape} is too large", hint="the limit is 2^40 bytes a record")
+            raise SchemaError(
+                f"a tensor of {self.dtype} {shape} is too large", hint="the limit is 2^40 bytes a record"
+            )
 
     @property
     def item_bytes(self) -> int:
@@ -401,7 +403,8 @@ class Schema(Mapping[str, Field]):
                 cls._flatten(field, f"{name}.", out)
             else:
                 raise SchemaError(
-                    f"field {name!r} is {field!r}", hint="give a field type, for example fastload.Scalar('int64')"
+                    f"field {name!r} is {field!r}",
+                    hint="give a field type, for example fastload.Scalar('int64')",
                 )
 
     def __getitem__(self, name: str) -> Field:
@@ -456,7 +459,9 @@ class Schema(Mapping[str, Field]):
         keys = dict(item)
         name, type_name = _check_name(keys.pop("name", None)), keys.pop("type", None)
         if not isinstance(type_name, str) or type_name not in FIELD_TYPES:
-            raise SchemaError(f"field {name!r} has the unknown type {type_name!r}", hint="a newer fastload may know it")
+            raise SchemaError(
+                f"field {name!r} has the unknown type {type_name!r}", hint="a newer fastload may know it"
+            )
         cls = FIELD_TYPES[type_name]
         known = {attribute.name for attribute in dataclasses.fields(cls)}
         if not set(keys) <= known:
