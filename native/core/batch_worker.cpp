@@ -14,6 +14,25 @@ namespace {
 // A worker holds at most this many shards open beyond those of the samples at hand.
 constexpr std::size_t open_shards_kept = 32;
 
+// Samples that took longer may have waited for the disk: worth the system call that tells.
+constexpr std::uint64_t suspicious_ns = 50'000;
+// How many samples "of late" are.
+constexpr std::int64_t recent_window = 64;
+// A hint costs one or two microseconds a record, a read fifty and more. Where the kernel's own read-ahead
+// leaves fewer faults than one in this many records, hints cost more than they spare.
+constexpr std::int64_t faults_worth_it = 8;
+
+// How often the calling thread has waited for the disk to bring a page.
+std::int64_t major_faults() {
+#ifdef RUSAGE_THREAD
+  rusage usage{};
+  getrusage(RUSAGE_THREAD, &usage);
+  return usage.ru_majflt;
+#else
+  return 0;
+#endif
+}
+
 bool has_images(const BatchPlan& plan) {
   return std::any_of(plan.fields.begin(), plan.fields.end(),
                      [](const FieldPlan& field) { return field.kind == FieldKind::image; });
@@ -334,16 +353,19 @@ void BatchWorker::look_ahead(Batch& batch) {
   counters.look_ahead_ns.add(now_ns() - start);
 }
 
-bool BatchWorker::faulted() {
-#ifdef RUSAGE_THREAD
-  rusage usage{};
-  getrusage(RUSAGE_THREAD, &usage);
-  const bool more = usage.ru_majflt > faults_;
-  faults_ = usage.ru_majflt;
-  return more;
-#else
-  return false;
-#endif
+void BatchWorker::reset_faults() { faults_ = major_faults(); }
+
+bool BatchWorker::waits_for_disk(std::size_t samples, std::uint64_t ns) {
+  recent_samples_ += static_cast<std::int64_t>(samples);
+  if (ns > suspicious_ns) {
+    const std::int64_t faults = major_faults();
+    recent_faults_ += faults - faults_;
+    faults_ = faults;
+  }
+  if (recent_samples_ < recent_window) return false;
+  const bool waits = recent_faults_ * faults_worth_it >= recent_samples_;
+  recent_samples_ = recent_faults_ = 0;
+  return waits;
 }
 
 }  // namespace fastload

@@ -51,8 +51,11 @@ class BatchWorker {
   void size_images(Batch& batch);
   // Tells the kernel that the batch's records will be read.
   void look_ahead(Batch& batch);
-  // Whether this thread has waited for the disk since it was last asked.
-  bool faulted();
+  // Forgets what the calling thread has waited for so far.
+  void reset_faults();
+  // Told of the samples made and the time it took: whether of late so many of them waited for the disk that
+  // asking the kernel for the next ones is worth its price.
+  bool waits_for_disk(std::size_t samples, std::uint64_t ns);
 
   WorkerCounters counters;
 
@@ -95,7 +98,9 @@ class BatchWorker {
   OpenShard* last_open_ = nullptr;
   std::vector<Place> places_;  // of samples first_, first_ + 1, …
   std::size_t first_ = 0;
-  std::int64_t faults_ = 0;
+  std::int64_t faults_ = 0;  // of the thread, when last asked
+  std::int64_t recent_faults_ = 0;
+  std::int64_t recent_samples_ = 0;
 };
 
 }  // namespace fastload

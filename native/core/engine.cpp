@@ -16,9 +16,8 @@ namespace {
 using std::chrono::steady_clock;
 
 constexpr auto interrupt_interval = std::chrono::milliseconds(50);
-// A claim of samples that takes longer may have waited for the disk: worth a look.
-constexpr std::uint64_t suspicious_ns = 50'000;
-// After a wait for the disk, so many batches are looked ahead for. Then the disk is tried again.
+// Once samples wait for the disk, so many batches are looked ahead for. Then it is seen whether they still
+// do.
 constexpr std::uint64_t look_ahead_batches = 32;
 
 // What a worker does not report itself, such as a lack of memory for its scratch.
@@ -46,7 +45,7 @@ bool work_on(Batch& batch, BatchWorker& worker, Queue& queue) {
   if (stage == Batch::Stage::filling && batch.filling.claim(begin, end)) {
     const std::uint64_t start = now_ns();
     guarded(batch, begin, [&] { worker.fill(batch, begin, end); });
-    if (now_ns() - start > suspicious_ns && worker.faulted()) {
+    if (worker.waits_for_disk(end - begin, now_ns() - start)) {
       queue.look_ahead_until(batch.number + look_ahead_batches);
     }
     if (!batch.filling.finish(end - begin)) return true;
@@ -62,7 +61,7 @@ void look_ahead(BatchWorker& worker, Queue& queue) {
 }
 
 void run_worker(BatchWorker& worker, Queue& queue) {
-  worker.faulted();  // what there was before does not count
+  worker.reset_faults();
   std::uint64_t idle_since = now_ns();
   while (auto batch = queue.wait_for_work()) {
     worker.counters.idle_ns.add(now_ns() - idle_since);
@@ -186,7 +185,7 @@ std::shared_ptr<Batch> Engine::next(double timeout, const std::function<void()>&
   if (!state_->threaded) {
     auto checked = start;
     BatchWorker& worker = *state_->workers.front();
-    worker.faulted();  // of this thread, before this
+    worker.reset_faults();  // those of the caller's own work
     while (!queue.front_done()) {
       look_ahead(worker, queue);
       if (const auto batch = queue.find()) work_on(*batch, worker, queue);
