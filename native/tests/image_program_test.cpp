@@ -2,6 +2,7 @@
 #include <cmath>
 #include <cstring>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "check.h"
@@ -212,6 +213,23 @@ void test_errors() {
   CHECK_THROWS(ErrorKind::usage, program->run(raw(3, 3), {}, *scratch, decode_raw, small));
 }
 
+void test_threads_share_a_program() {
+  const auto encoded = make_jpeg({.width = 90, .height = 70});
+  const std::vector<OpSpec> ops = {{"random_resized_crop", {32, 32, 0.08, 1, -0.3, 0.3, 1, 1}},
+                                   {"to_dtype", {1, 1}}};
+  const auto program = Program::compile(ops, 3, 0);
+  std::vector<std::vector<std::byte>> outputs(4, std::vector<std::byte>(32 * 32 * 3 * 2));
+  std::vector<std::thread> threads;
+  for (auto& output : outputs)
+    threads.emplace_back([&] {
+      const auto scratch = Scratch::make();
+      for (std::uint64_t position = 0; position < 50; ++position)
+        program->run(encoded, {1, 1, position}, *scratch, {}, output);
+    });
+  for (auto& thread : threads) thread.join();
+  for (const auto& output : outputs) CHECK(output == outputs[0]);
+}
+
 void test_fixed_size() {
   CHECK(!Program::compile(std::vector<OpSpec>{}, 3, 0)->fixed_size());
   CHECK(!Program::compile(std::vector<OpSpec>{{"resize", {0, 256, 0, 0, 1, 1}}}, 3, 0)->fixed_size());
@@ -231,5 +249,6 @@ int main() {
   test_only_the_needed_part_gives_the_same();
   test_errors();
   test_fixed_size();
+  test_threads_share_a_program();
   return test::finish("image_program");
 }
