@@ -22,7 +22,8 @@ struct MappedBytes {
 
 int get_buffer(PyObject* self, Py_buffer* view, int flags) {
   const Bytes bytes = nb::inst_ptr<MappedBytes>(self)->bytes;
-  return PyBuffer_FillInfo(view, self, const_cast<std::byte*>(bytes.data()), static_cast<Py_ssize_t>(bytes.size()),
+  return PyBuffer_FillInfo(view, self, const_cast<std::byte*>(bytes.data()),
+                           static_cast<Py_ssize_t>(bytes.size()),
                            /*readonly=*/1, flags);
 }
 
@@ -35,8 +36,9 @@ Verify verify_of(const std::string& name) {
   throw Error(ErrorKind::usage, "verify is '" + name + "'", {}, "use 'first', 'always' or 'never'");
 }
 
-std::shared_ptr<Dataset> open(const std::string& folder, const FieldTuples& fields, const nb::bytes& schema_json,
-                              nb::object table, const std::string& verify, std::size_t max_open_shards) {
+std::shared_ptr<Dataset> open(const std::string& folder, const FieldTuples& fields,
+                              const nb::bytes& schema_json, nb::object table, const std::string& verify,
+                              std::size_t max_open_shards) {
   auto schema = std::make_shared<const SchemaSpec>(schema_of(fields, schema_json));
   const std::shared_ptr<ReadBuffer> buffer = hold_buffer(std::move(table));
   const Verify mode = verify_of(verify);
@@ -77,14 +79,16 @@ bool valid(Dataset& dataset, std::uint64_t record, std::uint32_t field) {
 
 void bind_dataset(nb::module_& module) {
   nb::class_<MappedBytes>(module, "_MappedBytes", nb::type_slots(mapped_bytes_slots));
-  nb::class_<Dataset>(module, "Dataset",
-                      "One split of a local dataset: its shard table, and its shards, mapped when first needed.")
+  nb::class_<Dataset>(
+      module, "Dataset",
+      "One split of a local dataset: its shard table, and its shards, mapped when first needed.")
       .def(nb::new_(&open), nb::arg("folder"), nb::arg("fields"), nb::arg("schema_json"), nb::arg("table"),
            nb::arg("verify") = "first", nb::arg("max_open_shards") = 1024)
       .def_prop_ro("records", &Dataset::records, "Number of records.")
       .def_prop_ro("shards", &Dataset::shards, "Number of shards.")
       .def_prop_ro("open_shards", &Dataset::open_shards, "Number of shards that are mapped for later use.")
-      .def("valid", &valid, nb::arg("record"), nb::arg("field_index"), "Return whether the record has a value.")
+      .def("valid", &valid, nb::arg("record"), nb::arg("field_index"),
+           "Return whether the record has a value.")
       .def("stored", &stored, nb::arg("record"), nb::arg("field_index"),
            nb::sig("def stored(self, record: int, field_index: int) -> memoryview"),
            "Return the bytes of a column's item or of a heap value as stored, without copying them.")

@@ -15,7 +15,8 @@
 namespace fastload::bindings {
 
 // (name, heap, nullable, codec, item bytes, alignment) of each field.
-using FieldTuples = std::vector<std::tuple<std::string, bool, bool, std::string, std::uint64_t, std::uint64_t>>;
+using FieldTuples =
+    std::vector<std::tuple<std::string, bool, bool, std::string, std::uint64_t, std::uint64_t>>;
 
 inline SchemaSpec schema_of(const FieldTuples& fields, const nanobind::bytes& json) {
   SchemaSpec schema;
@@ -25,7 +26,8 @@ inline SchemaSpec schema_of(const FieldTuples& fields, const nanobind::bytes& js
       throw Error(ErrorKind::usage, "unknown codec '" + codec + "'", {}, "use 'raw' or 'zstd'");
     }
     if (alignment != 1 && alignment != 8) throw Error(ErrorKind::usage, "an alignment is neither 1 nor 8");
-    schema.fields.push_back({name, heap, nullable, codec == "zstd" ? Codec::zstd : Codec::raw, item_bytes, alignment});
+    schema.fields.push_back(
+        {name, heap, nullable, codec == "zstd" ? Codec::zstd : Codec::raw, item_bytes, alignment});
   }
   return schema;
 }

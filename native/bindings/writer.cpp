@@ -16,8 +16,8 @@ namespace {
 // Below this an append is shorter than handing the GIL over and back.
 constexpr std::size_t release_bytes = std::size_t{1} << 16;
 
-// Calls write(memoryview). The view is released afterwards, since its memory is the writer's: who keeps the view
-// finds it closed, who keeps a buffer of it gets a BufferError.
+// Calls write(memoryview). The view is released afterwards, since its memory is the writer's: who keeps the
+// view finds it closed, who keeps a buffer of it gets a BufferError.
 void call_write(const nb::object& write, Bytes bytes) {
   const nb::gil_scoped_acquire acquired;
   auto* data = reinterpret_cast<char*>(const_cast<std::byte*>(bytes.data()));
@@ -87,11 +87,12 @@ nb::tuple finish(ShardWriter& writer) {
 void bind_writer(nb::module_& module) {
   nb::class_<ShardWriter>(module, "ShardWriter",
                           "Writes one shard through `write`, front to back. Used by one thread at a time.")
-      .def("__init__", &construct, nb::arg("fields"), nb::arg("schema_json"), nb::arg("write"), nb::arg("identity"),
-           nb::arg("level") = 3, nb::arg("dictionaries") = std::vector<nb::bytes>(),
+      .def("__init__", &construct, nb::arg("fields"), nb::arg("schema_json"), nb::arg("write"),
+           nb::arg("identity"), nb::arg("level") = 3, nb::arg("dictionaries") = std::vector<nb::bytes>(),
            nb::arg("spill_bytes") = std::uint64_t{64} << 20, nb::arg("spill_folder") = nb::none())
       .def_prop_ro("records", &ShardWriter::records, "Number of records so far.")
-      .def_prop_ro("bytes_written", &ShardWriter::bytes_written, "About how large the file would be if it ended now.")
+      .def_prop_ro("bytes_written", &ShardWriter::bytes_written,
+                   "About how large the file would be if it ended now.")
       .def("append", &append, nb::arg("payloads"), "Add a record: a payload for each field, None for a null.")
       .def("finish", &finish, nb::sig("def finish(self) -> tuple[int, int, int, bytes]"),
            "Write the rest; return (records, file bytes, index bytes, content checksum).");

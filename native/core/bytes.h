@@ -13,7 +13,8 @@ namespace fastload {
 
 using Bytes = std::span<const std::byte>;
 
-// The little-endian integer at `data`, at any alignment (crc32c.cpp asserts that the machine is little-endian).
+// The little-endian integer at `data`, at any alignment (crc32c.cpp asserts that the machine is
+// little-endian).
 template <typename T>
 T load(const std::byte* data) {
   static_assert(std::is_trivially_copyable_v<T>);

@@ -59,8 +59,8 @@ std::uint32_t update_portable(std::uint32_t crc, const std::byte* data, std::siz
 
 #if defined(FASTLOAD_CRC_TARGET)
 
-// Appending zero bytes is linear over GF(2), so a table of four bytes' contributions advances a remainder over
-// `1 << log2_bytes` of them. Found by squaring the operator of one byte.
+// Appending zero bytes is linear over GF(2), so a table of four bytes' contributions advances a remainder
+// over `1 << log2_bytes` of them. Found by squaring the operator of one byte.
 template <int log2_bytes>
 constexpr std::array<Table, 4> make_advance() {
   std::array<std::uint32_t, 32> columns{};

@@ -19,7 +19,12 @@ constexpr std::size_t max_name_bytes = 255;
 bool is_utf8(std::string_view text) {
   for (std::size_t i = 0; i < text.size();) {
     const auto lead = static_cast<unsigned char>(text[i]);
-    const std::size_t length = lead < 0x80 ? 1 : lead < 0xC2 ? 0 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : lead < 0xF5 ? 4 : 0;
+    const std::size_t length = lead < 0x80   ? 1
+                               : lead < 0xC2 ? 0
+                               : lead < 0xE0 ? 2
+                               : lead < 0xF0 ? 3
+                               : lead < 0xF5 ? 4
+                                             : 0;
     if (length == 0 || length > text.size() - i) return false;
     std::uint32_t point = length == 1 ? lead : lead & (0x7Fu >> length);
     for (std::size_t k = 1; k < length; ++k) {
@@ -74,13 +79,15 @@ void Dataset::read_table(Bytes table) {
     errors.fail(ErrorKind::corruption, "the CRC of the shard table's header differs", 0);
   }
   if (load<std::uint16_t>(data + 8) != layout::major) {
-    errors.fail(ErrorKind::unsupported, "the shard table has a format version that this fastload does not know", 8);
+    errors.fail(ErrorKind::unsupported,
+                "the shard table has a format version that this fastload does not know", 8);
   }
   const auto shards = load<std::uint64_t>(data + 16);
   const auto names_bytes = load<std::uint64_t>(data + 24);
   // Each shard takes 48 bytes, so these bounds leave no room for overflow below.
-  if (load<std::uint32_t>(data + 12) != table_header_bytes || load<std::uint64_t>(data + 32) != table.size() ||
-      shards > table.size() / 48 || names_bytes > table.size() || load<std::uint64_t>(data + 40) != 0 ||
+  if (load<std::uint32_t>(data + 12) != table_header_bytes ||
+      load<std::uint64_t>(data + 32) != table.size() || shards > table.size() / 48 ||
+      names_bytes > table.size() || load<std::uint64_t>(data + 40) != 0 ||
       load<std::uint64_t>(data + 48) != 0) {
     errors.fail(ErrorKind::format, "the shard table's header contradicts its length or the format", 16);
   }
@@ -116,24 +123,28 @@ std::string Dataset::name(std::uint64_t number) const {
   const std::uint64_t end = load<std::uint64_t>(name_ends_ + 8 * number);
   std::string name(reinterpret_cast<const char*>(names_ + begin), static_cast<std::size_t>(end - begin));
   if (!is_plain_name(name)) {
-    throw Error(ErrorKind::format, "the name of shard " + std::to_string(number) + " is not a plain file name",
-                {folder_}, "do not trust this dataset");
+    throw Error(ErrorKind::format,
+                "the name of shard " + std::to_string(number) + " is not a plain file name", {folder_},
+                "do not trust this dataset");
   }
   return name;
 }
 
-std::shared_ptr<Shard> Dataset::open_shard(std::uint64_t number, std::shared_ptr<VerifiedBits> verified) const {
+std::shared_ptr<Shard> Dataset::open_shard(std::uint64_t number,
+                                           std::shared_ptr<VerifiedBits> verified) const {
   ShardExpectation expected;
   expected.records = start(number + 1) - start(number);
   expected.file_bytes = load<std::uint64_t>(file_bytes_ + 8 * number);
   expected.index_bytes = load<std::uint64_t>(index_bytes_ + 8 * number);
   std::memcpy(expected.checksum.data(), checksums_ + 16 * number, expected.checksum.size());
-  return Shard::open(folder_ + "/" + name(number), schema_, expected, verify_, start(number), std::move(verified));
+  return Shard::open(folder_ + "/" + name(number), schema_, expected, verify_, start(number),
+                     std::move(verified));
 }
 
 std::shared_ptr<Shard> Dataset::shard(std::uint64_t number) {
   if (number >= shards_) {
-    throw Error(ErrorKind::usage, "shard " + std::to_string(number) + " of " + std::to_string(shards_), {folder_});
+    throw Error(ErrorKind::usage, "shard " + std::to_string(number) + " of " + std::to_string(shards_),
+                {folder_});
   }
   std::shared_ptr<VerifiedBits> verified;
   Recent evicted;  // outlives the locks: unmapping takes long enough to keep others waiting
@@ -199,7 +210,8 @@ std::uint64_t Dataset::search(std::uint64_t record) const {
 }
 
 void Dataset::throw_range(std::uint64_t record) const {
-  throw Error(ErrorKind::usage, "record " + std::to_string(record) + " of " + std::to_string(records_), {folder_});
+  throw Error(ErrorKind::usage, "record " + std::to_string(record) + " of " + std::to_string(records_),
+              {folder_});
 }
 
 }  // namespace fastload

@@ -34,15 +34,16 @@ class Dataset {
     std::uint64_t record;  // within the shard
     std::uint64_t shard_number;
   };
-  // Opens the shard when needed. Throws Error (usage) when the record is out of range. Takes a lock: threads that
-  // read many records use a DatasetCursor.
+  // Opens the shard when needed. Throws Error (usage) when the record is out of range. Takes a lock: threads
+  // that read many records use a DatasetCursor.
   Place locate(std::uint64_t record);
 
   // The shard of this number (which is below shards()), opened when needed.
   std::shared_ptr<Shard> shard(std::uint64_t number);
   // The number of the shard that holds the record. Throws Error (usage) when the record is out of range.
   std::uint64_t shard_of(std::uint64_t record) const {
-    if (record >= records_) [[unlikely]] throw_range(record);
+    if (record >= records_) [[unlikely]]
+      throw_range(record);
     // Shards are mostly filled alike, so the first one's count mostly leads to the right one.
     const std::uint64_t guess = record / records_guess_;
     if (guess < shards_ && start(guess) <= record && record < start(guess + 1)) return guess;
@@ -56,7 +57,7 @@ class Dataset {
   struct Slot {
     std::weak_ptr<Shard> shard;  // finds it again as long as anybody holds it
     std::shared_ptr<VerifiedBits> verified;
-    Recent::iterator place;                // in recent_, where `recent`
+    Recent::iterator place;  // in recent_, where `recent`
     bool recent = false;
   };
 

@@ -17,13 +17,20 @@ std::string number(std::uint64_t value) { return std::to_string(value); }
 
 std::string name_of(Kind kind) {
   switch (kind) {
-    case Kind::heap: return "heap";
-    case Kind::column: return "column";
-    case Kind::offsets: return "offsets";
-    case Kind::validity: return "validity";
-    case Kind::dictionary: return "dictionary";
-    case Kind::value_checksums: return "value checksums";
-    case Kind::block_checksums: return "block checksums";
+    case Kind::heap:
+      return "heap";
+    case Kind::column:
+      return "column";
+    case Kind::offsets:
+      return "offsets";
+    case Kind::validity:
+      return "validity";
+    case Kind::dictionary:
+      return "dictionary";
+    case Kind::value_checksums:
+      return "value checksums";
+    case Kind::block_checksums:
+      return "block checksums";
   }
   return "unknown";
 }
@@ -45,7 +52,8 @@ class Reader {
 
   Directory read() {
     if (expected_ && expected_->file_bytes != file_.size()) {
-      errors_.fail(ErrorKind::corruption, "the shard has " + number(file_.size()) + " bytes, the shard table says " +
+      errors_.fail(ErrorKind::corruption, "the shard has " + number(file_.size()) +
+                                              " bytes, the shard table says " +
                                               number(expected_->file_bytes));
     }
     if (file_.size() < layout::header_bytes + layout::trailer_bytes) {
@@ -74,8 +82,9 @@ class Reader {
   void check_version(const std::byte* data, std::uint64_t offset) const {
     const auto major = load<std::uint16_t>(data);
     if (major == layout::major) return;
-    fail_at(ErrorKind::unsupported, "format version " + number(major) + "." + number(load<std::uint16_t>(data + 2)) +
-                                        "; this fastload reads " + number(layout::major) + ".x",
+    fail_at(ErrorKind::unsupported,
+            "format version " + number(major) + "." + number(load<std::uint16_t>(data + 2)) +
+                "; this fastload reads " + number(layout::major) + ".x",
             offset);
   }
 
@@ -92,7 +101,8 @@ class Reader {
       fail_at(ErrorKind::unsupported, "the shard requires features that this fastload does not know", 16);
     }
     if (load<std::uint32_t>(data + 12) != layout::header_bytes) {
-      fail_at(ErrorKind::format, "the header says it has " + number(load<std::uint32_t>(data + 12)) + " bytes", 12);
+      fail_at(ErrorKind::format,
+              "the header says it has " + number(load<std::uint32_t>(data + 12)) + " bytes", 12);
     }
     if (!all_zero(file_.subspan(48, 12))) fail_at(ErrorKind::format, "reserved bytes are not zero", 48);
   }
@@ -101,7 +111,8 @@ class Reader {
     const std::uint64_t start = file_.size() - layout::trailer_bytes;
     const std::byte* data = file_.data() + start;
     if (load<std::uint32_t>(data + 60) != layout::trailer_magic) {
-      fail_at(ErrorKind::format, "the shard's last bytes are wrong: it was cut off, or is no shard", start + 60);
+      fail_at(ErrorKind::format, "the shard's last bytes are wrong: it was cut off, or is no shard",
+              start + 60);
     }
     if (crc32c(file_.subspan(start, 56)) != load<std::uint32_t>(data + 56)) {
       fail_at(ErrorKind::corruption, "the CRC of the shard's trailer differs", start);
@@ -110,8 +121,10 @@ class Reader {
     trailer_ = {load<std::uint64_t>(data), load<std::uint64_t>(data + 8), load<std::uint64_t>(data + 16),
                 load<std::uint64_t>(data + 32), load<std::uint32_t>(data + 40)};
     if (load<std::uint64_t>(data + 24) != file_.size()) {
-      fail_at(ErrorKind::format, "the trailer says that the file has " + number(load<std::uint64_t>(data + 24)) +
-                                     " bytes; it has " + number(file_.size()), start + 24);
+      fail_at(ErrorKind::format,
+              "the trailer says that the file has " + number(load<std::uint64_t>(data + 24)) +
+                  " bytes; it has " + number(file_.size()),
+              start + 24);
     }
     if (std::memcmp(data + 48, file_.data() + 32, 8) != 0) {
       fail_at(ErrorKind::format, "header and trailer are of different shards", start + 48);
@@ -122,7 +135,8 @@ class Reader {
         trailer_.directory_bytes < layout::directory_head_bytes) {
       fail_at(ErrorKind::format, "the directory does not lie before the trailer", start);
     }
-    if (trailer_.index_offset % layout::section_alignment != 0 || trailer_.index_offset > trailer_.directory_offset) {
+    if (trailer_.index_offset % layout::section_alignment != 0 ||
+        trailer_.index_offset > trailer_.directory_offset) {
       fail_at(ErrorKind::format, "the index does not begin where one can", start + 32);
     }
     if (trailer_.records >> 63 != 0) fail_at(ErrorKind::format, "absurdly many records", start + 16);
@@ -131,7 +145,8 @@ class Reader {
 
   void compare_with_table(Bytes directory) const {
     if (!expected_) return;
-    if (expected_->records != trailer_.records || expected_->index_bytes != file_.size() - trailer_.index_offset ||
+    if (expected_->records != trailer_.records ||
+        expected_->index_bytes != file_.size() - trailer_.index_offset ||
         content_checksum(directory) != expected_->checksum) {
       errors_.fail(ErrorKind::corruption, "the shard is not the one that the shard table describes");
     }
@@ -149,7 +164,8 @@ class Reader {
     }
     const auto* json = reinterpret_cast<const char*>(directory.data() + sections_end);
     if (std::string_view(json, schema_bytes) != schema_.json) {
-      fail_at(ErrorKind::corruption, "the shard's schema differs from the dataset's", trailer_.directory_offset + sections_end);
+      fail_at(ErrorKind::corruption, "the shard's schema differs from the dataset's",
+              trailer_.directory_offset + sections_end);
     }
     result_.columns.resize(schema_.fields.size());
     result_.validities.resize(schema_.fields.size());
@@ -162,7 +178,8 @@ class Reader {
       const std::uint64_t limit = before_index ? trailer_.index_offset : trailer_.directory_offset;
       if (section.offset < end || section.offset > limit || section.bytes > limit - section.offset ||
           (!before_index && section.offset < trailer_.index_offset)) {
-        fail_at(ErrorKind::format, "the " + name_of(section.kind) + " section overlaps another, or its place is wrong",
+        fail_at(ErrorKind::format,
+                "the " + name_of(section.kind) + " section overlaps another, or its place is wrong",
                 trailer_.directory_offset + position + 8, section.field);
       }
       end = section.offset + section.bytes;
@@ -183,13 +200,15 @@ class Reader {
     section.crc = load<std::uint32_t>(data + 28);
     section.block_crcs = load<std::uint64_t>(data + 32);
     if (kind < 1 || kind > 7) fail_at(ErrorKind::format, "section of unknown kind " + number(kind), offset);
-    if (has_field(section.kind) ? section.field >= schema_.fields.size() : section.field != layout::no_field) {
-      fail_at(ErrorKind::format, "a " + name_of(section.kind) + " section names field " + number(section.field),
-              offset + 4);
+    if (has_field(section.kind) ? section.field >= schema_.fields.size()
+                                : section.field != layout::no_field) {
+      fail_at(ErrorKind::format,
+              "a " + name_of(section.kind) + " section names field " + number(section.field), offset + 4);
     }
     if (load<std::uint32_t>(data + 24) != (has_blocks(section.kind) ? layout::block_bytes : 0)) {
-      fail_at(ErrorKind::format, "a " + name_of(section.kind) + " section has blocks of " +
-                                     number(load<std::uint32_t>(data + 24)) + " bytes",
+      fail_at(ErrorKind::format,
+              "a " + name_of(section.kind) + " section has blocks of " +
+                  number(load<std::uint32_t>(data + 24)) + " bytes",
               offset + 24, section.field);
     }
     if (section.blocks() == 0 && section.block_crcs != 0) {
@@ -198,11 +217,13 @@ class Reader {
     }
     if (!all_zero({data + 40, 24})) fail_at(ErrorKind::format, "reserved bytes are not zero", offset + 40);
     if (section.offset % layout::section_alignment != 0) {
-      fail_at(ErrorKind::format, "the " + name_of(section.kind) + " section is not aligned", offset + 8, section.field);
+      fail_at(ErrorKind::format, "the " + name_of(section.kind) + " section is not aligned", offset + 8,
+              section.field);
     }
     Section& slot = slot_of(section);
     if (slot.kind != Kind{}) {
-      fail_at(ErrorKind::format, "the " + name_of(section.kind) + " section occurs twice", offset, section.field);
+      fail_at(ErrorKind::format, "the " + name_of(section.kind) + " section occurs twice", offset,
+              section.field);
     }
     check_length(section, offset + 16);
     slot = section;
@@ -211,36 +232,54 @@ class Reader {
 
   Section& slot_of(const Section& section) {
     switch (section.kind) {
-      case Kind::heap: return result_.heap;
-      case Kind::offsets: return result_.offsets;
-      case Kind::value_checksums: return result_.value_checksums;
-      case Kind::block_checksums: return result_.block_checksums;
-      case Kind::column: return result_.columns[section.field];
-      case Kind::validity: return result_.validities[section.field];
-      case Kind::dictionary: break;
+      case Kind::heap:
+        return result_.heap;
+      case Kind::offsets:
+        return result_.offsets;
+      case Kind::value_checksums:
+        return result_.value_checksums;
+      case Kind::block_checksums:
+        return result_.block_checksums;
+      case Kind::column:
+        return result_.columns[section.field];
+      case Kind::validity:
+        return result_.validities[section.field];
+      case Kind::dictionary:
+        break;
     }
     return result_.dictionaries[section.field];
   }
 
   void check_length(const Section& section, std::uint64_t offset) const {
-    const auto heap_fields = static_cast<std::uint64_t>(
-        std::count_if(schema_.fields.begin(), schema_.fields.end(), [](const FieldSpec& field) { return field.heap; }));
+    const auto heap_fields = static_cast<std::uint64_t>(std::count_if(
+        schema_.fields.begin(), schema_.fields.end(), [](const FieldSpec& field) { return field.heap; }));
     const std::uint64_t records = trailer_.records;
     std::optional<std::uint64_t> wanted = section.bytes;
     switch (section.kind) {
-      case Kind::heap: break;
-      case Kind::column: wanted = multiply(records, schema_.fields[section.field].item_bytes); break;
-      case Kind::offsets: wanted = multiply(records, 8 * heap_fields); break;
-      case Kind::validity: wanted = records / 8 + (records % 8 != 0); break;
+      case Kind::heap:
+        break;
+      case Kind::column:
+        wanted = multiply(records, schema_.fields[section.field].item_bytes);
+        break;
+      case Kind::offsets:
+        wanted = multiply(records, 8 * heap_fields);
+        break;
+      case Kind::validity:
+        wanted = records / 8 + (records % 8 != 0);
+        break;
       case Kind::dictionary:
         if (section.bytes > layout::max_dictionary_bytes) wanted = layout::max_dictionary_bytes;
         break;
-      case Kind::value_checksums: wanted = multiply(records, 4 * heap_fields); break;
-      case Kind::block_checksums: break;  // known when all sections are: check_block_crcs
+      case Kind::value_checksums:
+        wanted = multiply(records, 4 * heap_fields);
+        break;
+      case Kind::block_checksums:
+        break;  // known when all sections are: check_block_crcs
     }
     if (wanted == section.bytes) return;
-    fail_at(ErrorKind::format, "the " + name_of(section.kind) + " section has " + number(section.bytes) +
-                                   " bytes, which contradicts the number of records",
+    fail_at(ErrorKind::format,
+            "the " + name_of(section.kind) + " section has " + number(section.bytes) +
+                " bytes, which contradicts the number of records",
             offset, section.field);
   }
 
@@ -253,12 +292,13 @@ class Reader {
     for (std::uint32_t i = 0; i < schema_.fields.size(); ++i) {
       const FieldSpec& field = schema_.fields[i];
       if ((result_.columns[i].kind != Kind{}) == field.heap) {
-        fail_at(ErrorKind::format, field.heap ? "a heap field has a column" : "the column is missing", directory, i);
+        fail_at(ErrorKind::format, field.heap ? "a heap field has a column" : "the column is missing",
+                directory, i);
       }
       if ((result_.validities[i].kind != Kind{}) != field.nullable) {
         fail_at(ErrorKind::format,
-                field.nullable ? "the validity is missing" : "a field that is not nullable has a validity", directory,
-                i);
+                field.nullable ? "the validity is missing" : "a field that is not nullable has a validity",
+                directory, i);
       }
       if (result_.dictionaries[i].kind != Kind{} && !(field.heap && field.codec == Codec::zstd)) {
         fail_at(ErrorKind::format, "a field without zstd has a dictionary", directory, i);
@@ -274,13 +314,15 @@ class Reader {
     // Blocks are 64 KiB of the file, so four bytes for each cannot overflow.
     const std::uint64_t room = result_.block_checksums.bytes;
     if (room != 4 * blocks) {
-      fail_at(ErrorKind::format, "the block checksums section has " + number(room) + " bytes for " + number(blocks) +
-                                     " blocks", result_.block_checksums.offset);
+      fail_at(ErrorKind::format,
+              "the block checksums section has " + number(room) + " bytes for " + number(blocks) + " blocks",
+              result_.block_checksums.offset);
     }
     const auto check = [&](const Section& section) {
       if (section.block_crcs % 4 != 0 || section.block_crcs > room ||
           4 * section.blocks() > room - section.block_crcs) {
-        fail_at(ErrorKind::format, "the block CRCs of the " + name_of(section.kind) + " section lie outside theirs",
+        fail_at(ErrorKind::format,
+                "the block CRCs of the " + name_of(section.kind) + " section lie outside theirs",
                 trailer_.directory_offset, section.field);
       }
     };
@@ -302,15 +344,19 @@ class Reader {
 
 std::string hint_of(ErrorKind kind) {
   switch (kind) {
-    case ErrorKind::corruption: return "restore the file from a copy; `fastload verify` lists all damage";
-    case ErrorKind::unsupported: return "install a newer fastload";
-    case ErrorKind::shard_not_found: return "restore the file; `fastload verify` lists all that are missing";
-    default: return {};
+    case ErrorKind::corruption:
+      return "restore the file from a copy; `fastload verify` lists all damage";
+    case ErrorKind::unsupported:
+      return "install a newer fastload";
+    case ErrorKind::shard_not_found:
+      return "restore the file; `fastload verify` lists all that are missing";
+    default:
+      return {};
   }
 }
 
-Directory read_directory(Bytes file, const SchemaSpec& schema, const std::optional<ShardExpectation>& expected,
-                         const FileErrors& errors) {
+Directory read_directory(Bytes file, const SchemaSpec& schema,
+                         const std::optional<ShardExpectation>& expected, const FileErrors& errors) {
   return Reader(file, schema, expected, errors).read();
 }
 

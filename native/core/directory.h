@@ -85,9 +85,9 @@ struct Directory {
   std::vector<Section> dictionaries;
 };
 
-// Reads and checks the frame of the shard whose bytes are `file`. Everything in the result lies in the file, and
-// every length is what docs/format.md says. Throws Error as section 4 there asks.
-Directory read_directory(Bytes file, const SchemaSpec& schema, const std::optional<ShardExpectation>& expected,
-                         const FileErrors& errors);
+// Reads and checks the frame of the shard whose bytes are `file`. Everything in the result lies in the file,
+// and every length is what docs/format.md says. Throws Error as section 4 there asks.
+Directory read_directory(Bytes file, const SchemaSpec& schema,
+                         const std::optional<ShardExpectation>& expected, const FileErrors& errors);
 
 }  // namespace fastload

@@ -44,12 +44,13 @@ MappedFile::MappedFile(const std::string& path) {
   // O_NONBLOCK: opening a FIFO that somebody put there must not hang.
   const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (file.get() < 0) fail("cannot open the file", errno, path);
-  struct stat status {};
+  struct stat status{};
   if (::fstat(file.get(), &status) != 0) fail("cannot look at the file", errno, path);
   if (!S_ISREG(status.st_mode)) throw Error(ErrorKind::format, "not a regular file", {path});
   const auto size = static_cast<std::uint64_t>(status.st_size);
   if (size == 0) return;  // an empty mapping is not allowed, and not needed
-  if (size > std::numeric_limits<std::size_t>::max() / 2) throw Error(ErrorKind::format, "absurdly large", {path});
+  if (size > std::numeric_limits<std::size_t>::max() / 2)
+    throw Error(ErrorKind::format, "absurdly large", {path});
   void* data = ::mmap(nullptr, static_cast<std::size_t>(size), PROT_READ, MAP_SHARED, file.get(), 0);
   if (data == MAP_FAILED) fail("cannot map the file", errno, path);
   data_ = static_cast<const std::byte*>(data);

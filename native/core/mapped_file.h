@@ -11,8 +11,8 @@ namespace fastload {
 class MappedFile {
  public:
   MappedFile() = default;
-  // Throws Error: shard_not_found where there is no such file, format where it is no regular file, engine where
-  // the system refuses to open or map it. The error has `path` and nothing else of where.
+  // Throws Error: shard_not_found where there is no such file, format where it is no regular file, engine
+  // where the system refuses to open or map it. The error has `path` and nothing else of where.
   explicit MappedFile(const std::string& path);
   ~MappedFile();
   MappedFile(MappedFile&& other) noexcept;

@@ -34,7 +34,8 @@ constexpr std::size_t lanes = 512;  // the halves of a block stay in the first-l
 }
 
 // Every lane is worked on, also those not in use: whole vectors are cheaper than a tail.
-[[gnu::always_inline]] inline void run_rounds(const Network& network, std::uint32_t* left, std::uint32_t* right) {
+[[gnu::always_inline]] inline void run_rounds(const Network& network, std::uint32_t* left,
+                                              std::uint32_t* right) {
   for (std::size_t i = 0; i < lanes; ++i) {
     std::uint32_t l = left[i];
     std::uint32_t r = right[i];
@@ -54,7 +55,8 @@ void rounds_baseline(const Network& network, std::uint32_t* left, std::uint32_t*
 }
 
 #if defined(__x86_64__)
-__attribute__((target("avx2"))) void rounds_avx2(const Network& network, std::uint32_t* left, std::uint32_t* right) {
+__attribute__((target("avx2"))) void rounds_avx2(const Network& network, std::uint32_t* left,
+                                                 std::uint32_t* right) {
   run_rounds(network, left, right);
 }
 const Rounds rounds_of_cpu = __builtin_cpu_supports("avx2") ? rounds_avx2 : rounds_baseline;
@@ -81,20 +83,21 @@ Permutation::Permutation(std::uint64_t count, std::uint64_t seed, std::uint64_t 
 }
 
 void Permutation::apply(std::span<const std::int64_t> positions, std::span<std::int64_t> records) const {
-  const Network network{keys_, static_cast<std::uint32_t>(left_mask_), static_cast<std::uint32_t>(right_mask_)};
+  const Network network{keys_, static_cast<std::uint32_t>(left_mask_),
+                        static_cast<std::uint32_t>(right_mask_)};
   alignas(64) std::array<std::uint32_t, lanes> left{};
   alignas(64) std::array<std::uint32_t, lanes> right{};
   std::array<std::size_t, lanes> target{};
   std::size_t active = 0;
   std::size_t next = 0;
-  // Lanes whose value is in range leave and the next positions take their places, so that the walking of a few
-  // does not leave the rest of the block idle.
+  // Lanes whose value is in range leave and the next positions take their places, so that the walking of a
+  // few does not leave the rest of the block idle.
   while (active != 0 || next != positions.size()) {
     for (; active != lanes && next != positions.size(); ++active, ++next) {
       const auto position = static_cast<std::uint64_t>(positions[next]);
       if (position >= count_) {
-        throw Error(ErrorKind::usage,
-                    "position " + std::to_string(positions[next]) + " is outside 0 to " + std::to_string(count_ - 1));
+        throw Error(ErrorKind::usage, "position " + std::to_string(positions[next]) + " is outside 0 to " +
+                                          std::to_string(count_ - 1));
       }
       left[active] = static_cast<std::uint32_t>(position >> right_bits_);
       right[active] = static_cast<std::uint32_t>(position & right_mask_);

@@ -39,7 +39,8 @@ std::shared_ptr<Shard> Shard::open(const std::string& path, std::shared_ptr<cons
   try {
     shard->file_ = MappedFile(path);
   } catch (Error& error) {
-    if (error.kind == ErrorKind::shard_not_found) errors.fail(error.kind, "a shard that the dataset names is missing");
+    if (error.kind == ErrorKind::shard_not_found)
+      errors.fail(error.kind, "a shard that the dataset names is missing");
     error.where.path = errors.path;
     error.where.shard = errors.shard;
     if (error.hint.empty()) error.hint = hint_of(error.kind);
@@ -87,8 +88,8 @@ void Shard::attach(const Directory& directory, std::shared_ptr<VerifiedBits> ver
 }
 
 void Shard::attach_bits(std::shared_ptr<VerifiedBits> verified) {
-  // Each section begins at a word of its own, so that ColumnView can number blocks from 0. All sizes are of the
-  // order of the mapped file's, so the sum cannot overflow.
+  // Each section begins at a word of its own, so that ColumnView can number blocks from 0. All sizes are of
+  // the order of the mapped file's, so the sum cannot overflow.
   std::vector<std::pair<Blocks*, std::uint64_t>> places;
   std::uint64_t words = 0;
   const auto place = [&](Blocks& blocks) {
@@ -123,7 +124,8 @@ void Shard::check_heap_end() const {
        offsets_.offset + position);
 }
 
-void Shard::verify_block(const Blocks& blocks, std::uint64_t block, std::uint32_t field, std::uint64_t record) const {
+void Shard::verify_block(const Blocks& blocks, std::uint64_t block, std::uint32_t field,
+                         std::uint64_t record) const {
   const std::uint64_t begin = block << block_shift;
   const std::uint64_t bytes = std::min<std::uint64_t>(layout::block_bytes, blocks.bytes - begin);
   const std::uint32_t crc = crc32c({blocks.data + begin, static_cast<std::size_t>(bytes)});
@@ -187,8 +189,8 @@ void Shard::value_into(std::uint32_t field, std::uint64_t record, std::span<std:
   const Field& spec = fields_[field];
   const bool packed = spec.zstd && is_valid(spec, field, record);
   if ((packed ? content_bytes(bytes, field, record) : bytes.size()) != output.size()) {
-    throw value_error(ErrorKind::usage, "room for " + std::to_string(output.size()) + " bytes was given", field,
-                      record);
+    throw value_error(ErrorKind::usage, "room for " + std::to_string(output.size()) + " bytes was given",
+                      field, record);
   }
   if (packed) {
     decompress(bytes, output, field, record);
@@ -245,8 +247,8 @@ const ZstdDictionary* Shard::dictionary(std::uint32_t field, std::uint64_t recor
     const Blocks& content = fields_[field].dictionary;
     ensure(content, 0, content.bytes, field, record);
     try {
-      lazy->dictionary =
-          std::make_unique<const ZstdDictionary>(Bytes(content.data, static_cast<std::size_t>(content.bytes)));
+      lazy->dictionary = std::make_unique<const ZstdDictionary>(
+          Bytes(content.data, static_cast<std::size_t>(content.bytes)));
     } catch (const Error& error) {
       throw value_error(error.kind, error.what(), field, record);
     }
@@ -258,19 +260,22 @@ const ZstdDictionary* Shard::dictionary(std::uint32_t field, std::uint64_t recor
 std::uint64_t Shard::content_bytes(Bytes frame, std::uint32_t field, std::uint64_t record) const {
   const auto size = zstd_content_bytes(frame);
   if (!size) {
-    throw value_error(ErrorKind::decode, "the value is no zstd frame that names a possible content size", field,
-                      record);
+    throw value_error(ErrorKind::decode, "the value is no zstd frame that names a possible content size",
+                      field, record);
   }
   return *size;
 }
 
-void Shard::decompress(Bytes frame, std::span<std::byte> output, std::uint32_t field, std::uint64_t record) const {
+void Shard::decompress(Bytes frame, std::span<std::byte> output, std::uint32_t field,
+                       std::uint64_t record) const {
   const char* wrong = zstd_decompress(frame, dictionary(field, record), output);
   if (wrong == nullptr) return;
-  throw value_error(ErrorKind::decode, std::string("the zstd frame cannot be decoded: ") + wrong, field, record);
+  throw value_error(ErrorKind::decode, std::string("the zstd frame cannot be decoded: ") + wrong, field,
+                    record);
 }
 
-Error Shard::value_error(ErrorKind kind, const std::string& message, std::uint32_t field, std::uint64_t record) const {
+Error Shard::value_error(ErrorKind kind, const std::string& message, std::uint32_t field,
+                         std::uint64_t record) const {
   auto [folder, name] = split_path(path_);
   Where where{std::move(folder), std::move(name), -1, {}, -1};
   if (record < records_) where.record = static_cast<std::int64_t>(first_record_ + record);

@@ -44,7 +44,8 @@ struct ShardExpectation {
   std::array<std::uint8_t, 16> checksum{};
 };
 
-// A column as it lies in memory, so that records are copied without a call for each. Valid as long as its shard.
+// A column as it lies in memory, so that records are copied without a call for each. Valid as long as its
+// shard.
 struct ColumnView {
   const std::byte* data = nullptr;  // null: ask Shard::item for every record (Verify::always)
   std::uint64_t item_bytes = 0;
@@ -103,7 +104,8 @@ class Shard {
   // Hints the kernel that the record will be read soon. Never fails.
   void will_need(std::uint64_t record, std::span<const std::uint32_t> fields) const;
   // The error of something wrong with a value of this shard, with the shard's name and the dataset's record.
-  Error value_error(ErrorKind kind, const std::string& message, std::uint32_t field, std::uint64_t record) const;
+  Error value_error(ErrorKind kind, const std::string& message, std::uint32_t field,
+                    std::uint64_t record) const;
 
  private:
   // A section with a CRC for each block. `bits` is null unless blocks are verified the first time only.
@@ -134,7 +136,8 @@ class Shard {
   void attach_bits(std::shared_ptr<VerifiedBits> verified);
   void check_heap_end() const;
   const Field& field_at(std::uint32_t field, std::uint64_t record) const {
-    if (field >= fields_.size() || record >= records_) [[unlikely]] throw_range(field, record);
+    if (field >= fields_.size() || record >= records_) [[unlikely]]
+      throw_range(field, record);
     return fields_[field];
   }
   // Verifies the blocks that [begin, begin + bytes) of the section touches, as asked.
@@ -148,7 +151,8 @@ class Shard {
       }
     }
   }
-  void verify_block(const Blocks& blocks, std::uint64_t block, std::uint32_t field, std::uint64_t record) const;
+  void verify_block(const Blocks& blocks, std::uint64_t block, std::uint32_t field,
+                    std::uint64_t record) const;
   void verify_value(Bytes value, std::uint64_t number, std::uint32_t field, std::uint64_t record) const;
   bool is_valid(const Field& spec, std::uint32_t field, std::uint64_t record) const {
     if (!spec.nullable) return true;
@@ -160,8 +164,8 @@ class Shard {
   std::uint64_t content_bytes(Bytes frame, std::uint32_t field, std::uint64_t record) const;
   [[noreturn]] void throw_range(std::uint32_t field, std::uint64_t record) const;
   [[noreturn]] void throw_not_column(std::uint32_t field) const;
-  [[noreturn]] void fail(ErrorKind kind, const std::string& message, std::uint32_t field, std::uint64_t record,
-                         std::uint64_t offset) const;
+  [[noreturn]] void fail(ErrorKind kind, const std::string& message, std::uint32_t field,
+                         std::uint64_t record, std::uint64_t offset) const;
 
   MappedFile file_;
   std::string path_;
@@ -182,7 +186,8 @@ class Shard {
 
 inline Bytes Shard::item(std::uint32_t field, std::uint64_t record) const {
   const Field& spec = field_at(field, record);
-  if (spec.heap) [[unlikely]] throw_not_column(field);
+  if (spec.heap) [[unlikely]]
+    throw_not_column(field);
   const std::uint64_t begin = record * spec.item_bytes;
   ensure(spec.column, begin, spec.item_bytes, field, record);
   return {spec.column.data + begin, static_cast<std::size_t>(spec.item_bytes)};

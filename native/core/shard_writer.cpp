@@ -76,7 +76,8 @@ ShardWriter::ShardWriter(std::shared_ptr<const SchemaSpec> schema, Sink sink, Sh
     const auto& dictionary = options_.dictionaries[i];
     const bool zstd = spec.heap && spec.codec == Codec::zstd;
     if (!dictionary.empty() && (!zstd || dictionary.size() > layout::max_dictionary_bytes)) {
-      throw Error(ErrorKind::usage, zstd ? "a dictionary is larger than 1 MiB" : "a dictionary for a field without zstd",
+      throw Error(ErrorKind::usage,
+                  zstd ? "a dictionary is larger than 1 MiB" : "a dictionary for a field without zstd",
                   {.field = spec.name});
     }
     if (zstd) fields_[i].compressor = std::make_unique<ZstdCompressor>(dictionary, options_.level);
@@ -115,17 +116,19 @@ void ShardWriter::append(std::span<const std::optional<Bytes>> payloads) {
 
 void ShardWriter::check(std::span<const std::optional<Bytes>> payloads) const {
   if (payloads.size() != fields_.size()) {
-    throw Error(ErrorKind::record,
-                std::to_string(payloads.size()) + " payloads for " + std::to_string(fields_.size()) + " fields");
+    throw Error(ErrorKind::record, std::to_string(payloads.size()) + " payloads for " +
+                                       std::to_string(fields_.size()) + " fields");
   }
   for (std::size_t i = 0; i < fields_.size(); ++i) {
     const FieldSpec& spec = schema_->fields[i];
     if (!payloads[i]) {
-      if (!spec.nullable) throw Error(ErrorKind::record, "a null in a field that is not nullable", {.field = spec.name});
+      if (!spec.nullable)
+        throw Error(ErrorKind::record, "a null in a field that is not nullable", {.field = spec.name});
     } else if (!spec.heap && payloads[i]->size() != spec.item_bytes) {
-      throw Error(ErrorKind::record,
-                  std::to_string(payloads[i]->size()) + " bytes for an item of " + std::to_string(spec.item_bytes),
-                  {.field = spec.name});
+      throw Error(
+          ErrorKind::record,
+          std::to_string(payloads[i]->size()) + " bytes for an item of " + std::to_string(spec.item_bytes),
+          {.field = spec.name});
     }
   }
 }
@@ -188,7 +191,8 @@ void ShardWriter::pad(std::uint64_t alignment) {
 }
 
 // `pieces` hands the section's bytes over; all pieces but the last are whole numbers of blocks.
-void ShardWriter::write_section(Kind kind, std::uint32_t field, const std::function<void(const Sink&)>& pieces) {
+void ShardWriter::write_section(Kind kind, std::uint32_t field,
+                                const std::function<void(const Sink&)>& pieces) {
   pad(layout::section_alignment);
   Section section;
   section.kind = kind;
@@ -198,7 +202,8 @@ void ShardWriter::write_section(Kind kind, std::uint32_t field, const std::funct
   pieces([&](Bytes piece) {
     section.crc = crc32c(piece, section.crc);
     for (std::size_t begin = 0; has_blocks(kind) && begin < piece.size(); begin += layout::block_bytes) {
-      block_crcs_.push_back(crc32c(piece.subspan(begin, std::min<std::size_t>(layout::block_bytes, piece.size() - begin))));
+      block_crcs_.push_back(
+          crc32c(piece.subspan(begin, std::min<std::size_t>(layout::block_bytes, piece.size() - begin))));
     }
     out(piece);
   });

@@ -1,4 +1,5 @@
-// Writes one shard, front to back (docs/format.md section 2): the same bytes as fastload/format/shard_writer.py.
+// Writes one shard, front to back (docs/format.md section 2): the same bytes as
+// fastload/format/shard_writer.py.
 #pragma once
 
 #include <array>
@@ -35,9 +36,9 @@ class ShardWriter {
   // `sink` takes the pieces of the file, in order.
   ShardWriter(std::shared_ptr<const SchemaSpec> schema, Sink sink, ShardWriterOptions options);
 
-  // Adds a record: a payload for each field, in schema order; nothing for a null. Throws Error (record), before
-  // anything is stored, where a payload cannot be its field's; write where a temporary file fails; what the sink
-  // throws.
+  // Adds a record: a payload for each field, in schema order; nothing for a null. Throws Error (record),
+  // before anything is stored, where a payload cannot be its field's; write where a temporary file fails;
+  // what the sink throws.
   void append(std::span<const std::optional<Bytes>> payloads);
 
   // Writes the rest of the file, and returns what the shard table needs to know.

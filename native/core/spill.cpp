@@ -60,8 +60,9 @@ void Spill::move_to_file(Section& section) {
   const std::uint64_t size = section.buffer.size();
   if (size == 0) return;
   for (std::uint64_t done = 0; done != size;) {
-    const ssize_t written = ::pwrite(file_, section.buffer.data() + done, static_cast<std::size_t>(size - done),
-                                     static_cast<off_t>(file_bytes_ + done));
+    const ssize_t written =
+        ::pwrite(file_, section.buffer.data() + done, static_cast<std::size_t>(size - done),
+                 static_cast<off_t>(file_bytes_ + done));
     if (written < 0 && errno == EINTR) continue;
     if (written <= 0) fail(written < 0 ? errno : ENOSPC);
     done += static_cast<std::uint64_t>(written);
@@ -84,14 +85,16 @@ void Spill::read(std::size_t number, const std::function<void(Bytes)>& take) con
   };
   for (const Extent& extent : section.extents) {
     for (std::uint64_t done = 0; done != extent.bytes;) {
-      const auto wanted = static_cast<std::size_t>(
-          std::min<std::uint64_t>(extent.bytes - done, piece_bytes - piece.size()));
+      const auto wanted =
+          static_cast<std::size_t>(std::min<std::uint64_t>(extent.bytes - done, piece_bytes - piece.size()));
       add_piece(wanted, [&](std::byte* output) {
         for (std::size_t got = 0; got != wanted;) {
-          const ssize_t count = ::pread(file_, output + got, wanted - got, static_cast<off_t>(extent.offset + done + got));
+          const ssize_t count =
+              ::pread(file_, output + got, wanted - got, static_cast<off_t>(extent.offset + done + got));
           if (count < 0 && errno == EINTR) continue;
           if (count < 0) fail(errno);
-          if (count == 0) throw Error(ErrorKind::write, "the temporary file for columns has become shorter", {folder_});
+          if (count == 0)
+            throw Error(ErrorKind::write, "the temporary file for columns has become shorter", {folder_});
           got += static_cast<std::size_t>(count);
         }
       });
@@ -115,8 +118,8 @@ void Spill::clear() {
 
 void Spill::fail(int code) const {
   throw Error(ErrorKind::write,
-              "columns cannot be set aside in a temporary file: " + std::generic_category().message(code), {folder_},
-              "free space there");
+              "columns cannot be set aside in a temporary file: " + std::generic_category().message(code),
+              {folder_}, "free space there");
 }
 
 }  // namespace fastload

@@ -1,5 +1,5 @@
-// Sections that grow while a shard's heap streams out: in memory up to a budget, beyond it in a temporary file
-// without a name, so that nothing is left of a killed writer.
+// Sections that grow while a shard's heap streams out: in memory up to a budget, beyond it in a temporary
+// file without a name, so that nothing is left of a killed writer.
 #pragma once
 
 #include <cstdint>

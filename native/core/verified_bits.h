@@ -18,7 +18,8 @@ class VerifiedBits {
   // Throws std::bad_alloc.
   explicit VerifiedBits(std::uint64_t words) : words_(words) {
     if (words == 0) return;
-    // calloc, since it leaves a large array to the kernel's zero pages: memory is taken where bits are set only.
+    // calloc, since it leaves a large array to the kernel's zero pages: memory is taken where bits are set
+    // only.
     memory_.reset(std::calloc(words, sizeof(Word)));
     if (memory_ == nullptr) throw std::bad_alloc();
   }

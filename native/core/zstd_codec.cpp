@@ -11,7 +11,8 @@
 namespace fastload {
 namespace {
 
-// A block yields at most 128 KiB and takes at least 4 bytes, so no frame is longer than this many times itself.
+// A block yields at most 128 KiB and takes at least 4 bytes, so no frame is longer than this many times
+// itself.
 constexpr std::uint64_t max_ratio = 32768;
 
 struct FreeContext {
@@ -32,7 +33,8 @@ void check(std::size_t code, const char* what, ErrorKind kind) {
 
 void ZstdDictionary::Free::operator()(ZSTD_DDict_s* dictionary) const { ZSTD_freeDDict(dictionary); }
 
-ZstdDictionary::ZstdDictionary(Bytes content) : dictionary_(ZSTD_createDDict(content.data(), content.size())) {
+ZstdDictionary::ZstdDictionary(Bytes content)
+    : dictionary_(ZSTD_createDDict(content.data(), content.size())) {
   if (dictionary_ == nullptr) throw Error(ErrorKind::decode, "the zstd dictionary cannot be read");
 }
 

@@ -1,4 +1,5 @@
-// zstd, as docs/format.md uses it: one frame a value, which names its content size, with or without a dictionary.
+// zstd, as docs/format.md uses it: one frame a value, which names its content size, with or without a
+// dictionary.
 #pragma once
 
 #include <cstdint>
@@ -29,12 +30,12 @@ class ZstdDictionary {
   std::unique_ptr<ZSTD_DDict_s, Free> dictionary_;
 };
 
-// The content size of `frame`; nothing where it is not one whole frame that names a size which its length makes
-// possible. So memory may be taken for it.
+// The content size of `frame`; nothing where it is not one whole frame that names a size which its length
+// makes possible. So memory may be taken for it.
 std::optional<std::uint64_t> zstd_content_bytes(Bytes frame);
 
-// Decompresses `frame` into `output`, whose size is its content size; `dictionary` may be null. Returns what is
-// wrong with it, or null.
+// Decompresses `frame` into `output`, whose size is its content size; `dictionary` may be null. Returns what
+// is wrong with it, or null.
 const char* zstd_decompress(Bytes frame, const ZstdDictionary* dictionary, std::span<std::byte> output);
 
 // One field's compressor. Not thread-safe.

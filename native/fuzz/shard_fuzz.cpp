@@ -1,5 +1,5 @@
-// Opens a shard made of the fuzzer's bytes and reads all of it. The first byte chooses the schema, and whether
-// the frame is made to fit (CRCs, sizes, schema) so that what lies behind those checks is reached.
+// Opens a shard made of the fuzzer's bytes and reads all of it. The first byte chooses the schema, and
+// whether the frame is made to fit (CRCs, sizes, schema) so that what lies behind those checks is reached.
 #include <algorithm>
 #include <array>
 #include <cstdlib>
@@ -15,7 +15,8 @@ using namespace fastload::test;
 constexpr std::uint64_t most_records = 4096;  // of absurdly many empty ones, only so many are read
 
 std::shared_ptr<const SchemaSpec> schema_number(unsigned number) {
-  static const std::array schemas{rich_schema(), schema_of({column("x", 1)}), schema_of({heap("a", Codec::zstd, true)}),
+  static const std::array schemas{rich_schema(), schema_of({column("x", 1)}),
+                                  schema_of({heap("a", Codec::zstd, true)}),
                                   schema_of({column("x", 0, true), heap("b", Codec::raw, false, 8)})};
   return schemas[number % schemas.size()];
 }

@@ -25,7 +25,8 @@ Error expect_error(ErrorKind kind, Function&& function, const char* text, const 
   try {
     function();
   } catch (const Error& error) {
-    check(error.kind == kind, (std::string(text) + " threw another kind: " + error.what()).c_str(), file, line);
+    check(error.kind == kind, (std::string(text) + " threw another kind: " + error.what()).c_str(), file,
+          line);
     return error;
   }
   check(false, (std::string(text) + " did not throw").c_str(), file, line);

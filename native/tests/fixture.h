@@ -54,7 +54,8 @@ inline Data to_data(const std::string& text) {
 inline FieldSpec column(std::string name, std::uint64_t item_bytes, bool nullable = false) {
   return {std::move(name), false, nullable, Codec::raw, item_bytes, 1};
 }
-inline FieldSpec heap(std::string name, Codec codec = Codec::raw, bool nullable = false, std::uint64_t alignment = 1) {
+inline FieldSpec heap(std::string name, Codec codec = Codec::raw, bool nullable = false,
+                      std::uint64_t alignment = 1) {
   return {std::move(name), true, nullable, codec, 0, alignment};
 }
 
@@ -89,8 +90,8 @@ struct WrittenShard {
   ShardExpectation expectation;
 };
 
-inline WrittenShard write_shard(const std::shared_ptr<const SchemaSpec>& schema, const std::vector<Payloads>& records,
-                                ShardWriterOptions options = {}) {
+inline WrittenShard write_shard(const std::shared_ptr<const SchemaSpec>& schema,
+                                const std::vector<Payloads>& records, ShardWriterOptions options = {}) {
   WrittenShard shard;
   ShardWriter writer(
       schema, [&](Bytes bytes) { shard.file.insert(shard.file.end(), bytes.begin(), bytes.end()); },
@@ -109,8 +110,8 @@ inline ShardExpectation reseal(Data& file) {
   std::byte* trailer = file.data() + file.size() - 64;
   const auto offset = load<std::uint64_t>(trailer);
   const auto bytes = load<std::uint64_t>(trailer + 8);
-  ShardExpectation expectation{load<std::uint64_t>(trailer + 16), file.size(),
-                               file.size() - load<std::uint64_t>(trailer + 32), {}};
+  ShardExpectation expectation{
+      load<std::uint64_t>(trailer + 16), file.size(), file.size() - load<std::uint64_t>(trailer + 32), {}};
   if (offset <= file.size() && bytes <= file.size() - offset) {
     const Bytes directory = Bytes(file).subspan(offset, bytes);
     store(trailer + 40, crc32c(directory));

@@ -47,16 +47,16 @@ std::uint64_t reference(std::uint64_t x, std::uint64_t count, std::uint64_t seed
   return x;
 }
 
-std::vector<std::int64_t> permute(std::vector<std::int64_t> positions, std::uint64_t count, std::uint64_t seed,
-                                  std::uint64_t epoch) {
+std::vector<std::int64_t> permute(std::vector<std::int64_t> positions, std::uint64_t count,
+                                  std::uint64_t seed, std::uint64_t epoch) {
   Permutation(count, seed, epoch).apply(positions, positions);
   return positions;
 }
 
 void matches_specification() {
   std::mt19937_64 random(3);
-  for (std::uint64_t count : {1ull, 2ull, 3ull, 4ull, 5ull, 7ull, 8ull, 9ull, 1000ull, 1025ull, 65536ull, 65537ull,
-                              1ull << 33, (1ull << 40) + 12345, (1ull << 61) + 1, 1ull << 62}) {
+  for (std::uint64_t count : {1ull, 2ull, 3ull, 4ull, 5ull, 7ull, 8ull, 9ull, 1000ull, 1025ull, 65536ull,
+                              65537ull, 1ull << 33, (1ull << 40) + 12345, (1ull << 61) + 1, 1ull << 62}) {
     std::vector<std::int64_t> positions(1500);
     for (auto& position : positions) position = static_cast<std::int64_t>(random() % count);
     const std::uint64_t seed = random();

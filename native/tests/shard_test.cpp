@@ -47,7 +47,8 @@ struct Sample {
 };
 
 // The kind of error of opening and reading, or nothing.
-std::optional<ErrorKind> outcome(const Sample& sample, Bytes data, const std::optional<ShardExpectation>& expected,
+std::optional<ErrorKind> outcome(const Sample& sample, Bytes data,
+                                 const std::optional<ShardExpectation>& expected,
                                  Verify verify = Verify::first) {
   const std::string path = sample.put(data);
   try {
@@ -68,7 +69,7 @@ void flipped_bits() {
   std::size_t unseen = 0;
   for (int i = 0; i < 1500; ++i) {
     Data damaged = file;
-    const std::size_t spot = i < 64 ? static_cast<std::size_t>(i)
+    const std::size_t spot = i < 64    ? static_cast<std::size_t>(i)
                              : i < 500 ? sample.directory() + random() % (file.size() - sample.directory())
                                        : random() % file.size();
     damaged[spot] ^= static_cast<std::byte>(1u << random() % 8);
@@ -79,7 +80,8 @@ void flipped_bits() {
     outcome(sample, damaged, std::nullopt, Verify::never);  // may see nothing, but must not crash
   }
   CHECK(unseen < 1300);
-  for (const std::size_t bytes : {std::size_t{0}, std::size_t{1}, std::size_t{127}, std::size_t{128}, file.size() - 1}) {
+  for (const std::size_t bytes :
+       {std::size_t{0}, std::size_t{1}, std::size_t{127}, std::size_t{128}, file.size() - 1}) {
     CHECK(outcome(sample, Bytes(file).first(bytes), sample.shard.expectation) == ErrorKind::corruption);
     CHECK(outcome(sample, Bytes(file).first(bytes), std::nullopt) == ErrorKind::format);
   }
@@ -97,12 +99,14 @@ void hostile_numbers() {
   std::size_t refused = 0;
   for (const std::uint64_t spot : spots) {
     for (int shift = 0; shift < 64; shift += 9) {
-      for (const std::uint64_t value : {std::uint64_t{1} << shift, (std::uint64_t{1} << shift) - 1, ~std::uint64_t{0}}) {
+      for (const std::uint64_t value :
+           {std::uint64_t{1} << shift, (std::uint64_t{1} << shift) - 1, ~std::uint64_t{0}}) {
         for (const std::size_t width : {4, 8}) {
           Data changed = file;
           std::memcpy(changed.data() + spot, &value, width);
           const ShardExpectation expectation = reseal(changed);
-          const auto kind = outcome(sample, changed, shift % 2 == 0 ? std::optional(expectation) : std::nullopt);
+          const auto kind =
+              outcome(sample, changed, shift % 2 == 0 ? std::optional(expectation) : std::nullopt);
           CHECK(!kind || *kind == ErrorKind::format || *kind == ErrorKind::unsupported ||
                 *kind == ErrorKind::corruption);
           refused += kind.has_value();
@@ -142,10 +146,12 @@ void one_wrong_thing() {
   expected.records += 1;
   CHECK(outcome(sample, sample.shard.file, expected) == ErrorKind::corruption);
   const auto other = schema_of({column("z", 37)});
-  CHECK_THROWS(ErrorKind::corruption, Shard::open(sample.put(sample.shard.file), other, std::nullopt, Verify::first));
+  CHECK_THROWS(ErrorKind::corruption,
+               Shard::open(sample.put(sample.shard.file), other, std::nullopt, Verify::first));
   CHECK_THROWS(ErrorKind::shard_not_found,
                Shard::open(sample.folder.file("none.shard"), sample.schema, std::nullopt, Verify::first));
-  CHECK_THROWS(ErrorKind::format, Shard::open(sample.folder.path(), sample.schema, std::nullopt, Verify::first));
+  CHECK_THROWS(ErrorKind::format,
+               Shard::open(sample.folder.path(), sample.schema, std::nullopt, Verify::first));
 }
 
 void poke(const std::string& path, std::uint64_t offset, std::byte value) {
@@ -172,7 +178,8 @@ void verify_modes() {
   const Bytes text = first->stored(heap_text, record);
   CHECK(text.size() > 1);
   // Where the heap's value lies in the file: the heap begins the file's second page.
-  const std::uint64_t text_offset = layout::section_alignment +
+  const std::uint64_t text_offset =
+      layout::section_alignment +
       static_cast<std::uint64_t>(text.data() - first->stored(heap_text, 0).data());
   poke(path, text_offset, text[0] ^ std::byte{1});
   first->stored(heap_text, record);
@@ -201,11 +208,11 @@ void bad_zstd() {
   const auto zstd = schema_of({heap("a", Codec::zstd)});
   std::vector<Payloads> records;
   for (const std::initializer_list<int> bytes : {
-           std::initializer_list<int>{},                                                    // nothing
-           {0x50, 0x2A, 0x4D, 0x18, 0, 0, 0, 0},                                            // skippable frame
-           {0x28, 0xB5, 0x2F, 0xFD, 0x00, 0x58, 0x01, 0x00, 0x00},                          // no content size
-           {0x28, 0xB5, 0x2F, 0xFD, 0xE0, 0, 0, 0, 0, 0, 1, 0, 0, 0x01, 0x00, 0x00},        // claims 1 TiB
-           {0x28, 0xB5, 0x2F, 0xFD, 0x20, 0x05, 0x19, 0x00, 0x00, 'a', 'b', 'c'},           // 3 bytes, not 5
+           std::initializer_list<int>{},                                              // nothing
+           {0x50, 0x2A, 0x4D, 0x18, 0, 0, 0, 0},                                      // skippable frame
+           {0x28, 0xB5, 0x2F, 0xFD, 0x00, 0x58, 0x01, 0x00, 0x00},                    // no content size
+           {0x28, 0xB5, 0x2F, 0xFD, 0xE0, 0, 0, 0, 0, 0, 1, 0, 0, 0x01, 0x00, 0x00},  // claims 1 TiB
+           {0x28, 0xB5, 0x2F, 0xFD, 0x20, 0x05, 0x19, 0x00, 0x00, 'a', 'b', 'c'},     // 3 bytes, not 5
        }) {
     Data value;
     for (const int byte : bytes) value.push_back(static_cast<std::byte>(byte));

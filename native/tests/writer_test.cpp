@@ -25,7 +25,8 @@ void sha256_vectors() {
   CHECK(hex("abc") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
   CHECK(hex("abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq") ==
         "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1");
-  CHECK(hex(std::string(1'000'000, 'a')) == "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
+  CHECK(hex(std::string(1'000'000, 'a')) ==
+        "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
 }
 
 void check_records(const Shard& shard, const std::vector<Payloads>& records) {
@@ -123,7 +124,11 @@ void failing_sinks() {
   CHECK_THROWS(ErrorKind::engine, (writer.append(record), 0));
 
   bool full = false;
-  ShardWriter other(schema, [&](Bytes) { if (full) throw Error(ErrorKind::write, "disk full"); }, {});
+  ShardWriter other(schema,
+                    [&](Bytes) {
+                      if (full) throw Error(ErrorKind::write, "disk full");
+                    },
+                    {});
   other.append(record);
   full = true;
   CHECK_THROWS(ErrorKind::write, other.finish());
