@@ -7,15 +7,24 @@ namespace {
 
 const char* class_name(ErrorKind kind) {
   switch (kind) {
-    case ErrorKind::usage: return "UsageError";
-    case ErrorKind::record: return "RecordError";
-    case ErrorKind::format: return "FormatError";
-    case ErrorKind::unsupported: return "UnsupportedFormatError";
-    case ErrorKind::corruption: return "CorruptionError";
-    case ErrorKind::shard_not_found: return "ShardNotFoundError";
-    case ErrorKind::decode: return "DecodeError";
-    case ErrorKind::write: return "WriteError";
-    case ErrorKind::engine: return "EngineError";
+    case ErrorKind::usage:
+      return "UsageError";
+    case ErrorKind::record:
+      return "RecordError";
+    case ErrorKind::format:
+      return "FormatError";
+    case ErrorKind::unsupported:
+      return "UnsupportedFormatError";
+    case ErrorKind::corruption:
+      return "CorruptionError";
+    case ErrorKind::shard_not_found:
+      return "ShardNotFoundError";
+    case ErrorKind::decode:
+      return "DecodeError";
+    case ErrorKind::write:
+      return "WriteError";
+    case ErrorKind::engine:
+      return "EngineError";
   }
   return "FastloadError";
 }
@@ -31,9 +40,10 @@ void raise(const Error& error) {
   };
   nb::object type = nb::module_::import_("fastload.errors").attr(class_name(error.kind));
   nb::object instance =
-      type(text(error.what()), nb::arg("path") = text(error.where.path), nb::arg("shard") = text(error.where.shard),
-           nb::arg("record") = number(error.where.record), nb::arg("field") = text(error.where.field),
-           nb::arg("offset") = number(error.where.offset), nb::arg("hint") = text(error.hint));
+      type(text(error.what()), nb::arg("path") = text(error.where.path),
+           nb::arg("shard") = text(error.where.shard), nb::arg("record") = number(error.where.record),
+           nb::arg("field") = text(error.where.field), nb::arg("offset") = number(error.where.offset),
+           nb::arg("hint") = text(error.hint));
   PyErr_SetObject(type.ptr(), instance.ptr());
 }
 

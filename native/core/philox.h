@@ -1,6 +1,6 @@
 // Philox4x32-10, the counter-based generator of Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as
-// easy as 1, 2, 3" (SC 2011). docs/architecture.md fixes how fastload keys it; fastload/transforms/random.py is
-// the same in Python.
+// easy as 1, 2, 3" (SC 2011). docs/architecture.md fixes how fastload keys it; fastload/transforms/random.py
+// is the same in Python.
 #pragma once
 
 #include <array>
@@ -27,7 +27,8 @@ inline std::array<std::uint32_t, 4> philox4x32(std::array<std::uint32_t, 4> coun
 // and `op` the operation in it, each below 256.
 class Draws {
  public:
-  Draws(std::uint64_t seed, std::uint32_t epoch, std::uint64_t position, std::uint32_t group, std::uint32_t op)
+  Draws(std::uint64_t seed, std::uint32_t epoch, std::uint64_t position, std::uint32_t group,
+        std::uint32_t op)
       : key_{static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)},
         counter_{static_cast<std::uint32_t>(position), static_cast<std::uint32_t>(position >> 32), epoch,
                  (group & 0xFFu) << 24 | (op & 0xFFu) << 16} {}
