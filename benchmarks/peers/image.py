@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import importlib.util
 import io
 import math
 import random
@@ -83,6 +84,29 @@ class Repeated:
         return self._make()
 
 
+class PillowTransform:
+    """The job's transforms with Pillow and torch alone, where torchvision is not installed."""
+
+    def __init__(self, job: Job) -> None:
+        self._f32 = job.f32
+
+    def __call__(self, image: Any) -> Any:
+        import numpy as np
+        import torch
+        from PIL import Image
+
+        left, top, width, height = _crop_box(image.width, image.height, random)
+        box = (left, top, left + width, top + height)
+        small = image.resize((SIZE, SIZE), Image.Resampling.BILINEAR, box=box)
+        if random.random() < 0.5:
+            small = small.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+        pixels = torch.from_numpy(np.array(small)).permute(2, 0, 1).contiguous()
+        if not self._f32:
+            return pixels
+        mean, std = torch.tensor(MEAN)[:, None, None], torch.tensor(STD)[:, None, None]
+        return (pixels.float() / 255 - mean) / std
+
+
 def _torchvision_transform(job: Job, *, from_pillow: bool) -> Any:
     import torch
     from torchvision.transforms import v2
@@ -101,7 +125,10 @@ class Files:
     def __init__(self, job: Job, decoder: str) -> None:
         self.files, self.labels = job.files, job.labels
         self.decoder = decoder
-        self.transform = _torchvision_transform(job, from_pillow=decoder == "pillow")
+        if decoder == "pillow" and importlib.util.find_spec("torchvision") is None:
+            self.transform: Any = PillowTransform(job)
+        else:
+            self.transform = _torchvision_transform(job, from_pillow=decoder == "pillow")
 
     def __len__(self) -> int:
         return len(self.files)
@@ -309,8 +336,8 @@ def _turboloader(job: Job, *, raw: bool) -> Iterable[Any]:
 # --- SPDL -----------------------------------------------------------------------------------------------
 
 
-def _crop_box(width: int, height: int, draw: random.Random) -> tuple[int, int, int, int]:
-    """Return left, top, width and height of a random resized crop."""
+def _crop_box(width: int, height: int, draw: Any) -> tuple[int, int, int, int]:
+    """Return left, top, width and height of a random resized crop; ``draw`` is ``random`` or a Random."""
     for _ in range(10):
         area = width * height * draw.uniform(0.08, 1)
         ratio = math.exp(draw.uniform(math.log(3 / 4), math.log(4 / 3)))
