@@ -10,6 +10,7 @@ from pathlib import Path
 
 from benchmarks import host, worker
 from benchmarks.peers import image as peers
+from benchmarks.peers.image_job import Job
 
 
 def main() -> None:
@@ -25,7 +26,7 @@ def main() -> None:
     arguments = parser.parse_args()
     arguments.scratch.mkdir(parents=True, exist_ok=True)
     worker.announce_baseline()
-    job = peers.Job(arguments.images, arguments.scratch, arguments.f32, arguments.workers)
+    job = Job(arguments.images, arguments.scratch, arguments.f32, arguments.workers)
     loader = peers.LOADERS[arguments.loader]
     if arguments.prepare:
         loader.prepare(job)

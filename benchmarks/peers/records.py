@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.peers.image import Repeated
+from benchmarks.peers.image_job import Repeated
 
 CLASSES = 100
 
