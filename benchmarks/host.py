@@ -72,7 +72,7 @@ def describe() -> dict[str, Any]:
         "architecture": platform.machine(),
         "cores": cores(),
         "memory_bytes": int(memory.split()[0]) * 1024 if memory else None,
-        "kernel": f"{platform.system()} {platform.release()}",
+        "kernel": f"{platform.system()} {platform.release().split('-')[0]}",
     }
 
 

@@ -18,7 +18,7 @@ README = HERE.parent / "README.md"
 BEGIN, END = "<!-- figures: written by benchmarks/table.py -->\n", "<!-- end of figures -->"
 
 COLUMNS = {
-    "torch + Pillow": ("torch-pillow", "torch"),
+    "torch (images: Pillow)": ("torch-pillow", "torch"),
     "torch + torchvision.io": ("torch-tvio",),
     "FFCV": ("ffcv",),
     "DALI": ("dali",),
