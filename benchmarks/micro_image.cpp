@@ -2,9 +2,10 @@
 //   g++ -std=c++20 -O3 -ffp-contract=off -Inative benchmarks/micro_image.cpp native/image/*.cpp -ljpeg -o
 //   /tmp/micro_image /tmp/micro_image FILE.jpg...
 // Whole images decoded, parts decoded, programs in uint8 and float32 (their difference to the parts is resize
-// and output), and the resize and output of the same crops alone.
+// and output), and the resize and output of the same crops alone. Then the same of raw pixels, 256 at most.
 #include <algorithm>
 #include <cstdio>
+#include <cstring>
 #include <ctime>
 #include <fstream>
 #include <iterator>
@@ -56,6 +57,19 @@ void measure_program(const char* name, const std::vector<std::vector<std::byte>>
   std::vector<std::byte> output(224 * 224 * 3 * 4);
   measure(name, images.size(),
           [&](std::size_t i) { program->run(images[i], {0, 0, i}, scratch, {}, output); });
+}
+
+// The image as a PPM file, its longer side 256.
+std::vector<std::byte> raw_pixels(const std::vector<std::byte>& image, Scratch& scratch) {
+  const auto program =
+      Program::compile(std::vector<OpSpec>{{"resize", {0, 0, 0, 256, 1, 1}}, {"layout", {2}}}, 3, 0);
+  const Size size = program->output_size(image, {}, scratch, {});
+  const std::string header =
+      "P6\n" + std::to_string(size.width) + " " + std::to_string(size.height) + "\n255\n";
+  std::vector<std::byte> file(header.size() + static_cast<std::size_t>(3 * size.height * size.width));
+  std::memcpy(file.data(), header.data(), header.size());
+  program->run(image, {}, scratch, {}, std::span(file).subspan(header.size()));
+  return file;
 }
 
 }  // namespace
@@ -113,4 +127,10 @@ int main(int argc, char** argv) {
       for (std::int64_t y = 0; y < 224; ++y) resizer.write_row(y, row.data(), {true, 256});
     });
   }
+
+  force_simd(Simd::avx2);
+  std::vector<std::vector<std::byte>> raw;
+  for (const auto& image : images) raw.push_back(raw_pixels(image, *scratch));
+  measure_program("raw pixels, uint8 NCHW", raw, kCrop, *scratch);
+  measure_program("raw pixels, float32 NCHW", raw, with({{"to_dtype", {3, 1}}, normalize}), *scratch);
 }

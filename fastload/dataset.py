@@ -25,8 +25,12 @@ from fastload.storage import open_storage
 from fastload.transforms import Call, Operation, from_torchvision, output_spec
 
 if TYPE_CHECKING:
+    from PIL import Image as PillowImage
+
     # What torch's own classes and functions are declared to take; any object with a length and items does.
     from torch.utils.data import Dataset as _TorchDataset
+
+    from fastload.display import Explanation
 
     _Base = _TorchDataset[Any]
 else:
@@ -41,6 +45,9 @@ class Program:
 
     operations: tuple[Operation, ...]
     group: int
+
+
+_NO_PROGRAM = Program((), 0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,10 +65,9 @@ class Look:
     ) -> Plan:
         """Return the plan that makes this; for single ``samples`` ragged fields are not joined."""
         programs, ragged = dict(self.programs), {} if samples else dict(self.ragged)
-        none = Program((), 0)
         fields = []
         for name in self.columns:
-            program = programs.get(name, none)
+            program = programs.get(name, _NO_PROGRAM)
             mode = ragged.get(name, "list")
             fields.append(FieldPlan(name, schema[name], program.operations, program.group, mode))
         return Plan(tuple(sources), tuple(fields), seed)
@@ -152,18 +158,58 @@ class Dataset(_Base):
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
     def __repr__(self) -> str:
-        where = ", ".join(dict.fromkeys(f"{source.folder} [{source.name}]" for source in self.sources))
-        lines = [f"Dataset of {len(self):,} records from {where}"]
-        programs = dict(self.look.programs)
-        for name, field in self.schema.items():
-            text = _describe(field)
-            steps = [repr(operation) for operation in programs[name].operations] if name in programs else []
-            lines.append(f"  {name}: {' -> '.join([text, *steps])}")
         container = "tuples" if self.look.tuples else "dicts"
-        lines.append(
-            f"  as {container} of {'torch tensors' if self.look.format == 'torch' else 'NumPy arrays'}"
-        )
-        return "\n".join(lines)
+        kind = "torch tensors" if self.look.format == "torch" else "NumPy arrays"
+        fields = [f"  {name}: {text}" for name, text in self._described()]
+        return "\n".join([self._title(), *fields, f"  as {container} of {kind}"])
+
+    def _title(self) -> str:
+        where = ", ".join(dict.fromkeys(f"{source.folder} [{source.name}]" for source in self.sources))
+        return f"Dataset of {len(self):,} records from {where}"
+
+    def _described(self) -> list[tuple[str, str]]:
+        """Return each field's name, and its type and operations."""
+        programs = dict(self.look.programs)
+        return [
+            (name, " -> ".join([_describe(field), *map(repr, programs.get(name, _NO_PROGRAM).operations)]))
+            for name, field in self.schema.items()
+        ]
+
+    # --- a look at it ----------------------------------------------------------------------------------
+
+    def _repr_html_(self) -> str:
+        from fastload.display import describe_html
+
+        first = self.selection.locate(np.arange(min(len(self), 4)))
+        return describe_html(self._title(), self._described(), self._sample_plan, *first)
+
+    def show(
+        self, count: int = 16, path: str | os.PathLike[str] | None = None, *, seed: int = 0, epoch: int = 0
+    ) -> PillowImage.Image:
+        """Return the images of the first ``count`` samples as one picture, which a notebook shows.
+
+        They are transformed as in epoch ``epoch`` of ``DataLoader(ds, seed=seed)``, unshuffled, with
+        normalising undone; each has its index, labels and texts below. ``path`` is a file to write it to.
+        Raises UsageError where there is no image.
+        """
+        from fastload.display import show
+
+        first = self.selection.locate(np.arange(min(len(self), count)))
+        return show(self.plan(seed=seed, samples=True), *first, epoch=epoch, path=path)
+
+    def explain(
+        self, index: int, *, seed: int = 0, epoch: int = 0, position: int | None = None
+    ) -> Explanation:
+        """Return what becomes of sample ``index``: bytes read, and draws, shape and time of each operation.
+
+        Printing it gives a table. ``seed``, ``epoch`` and ``position`` are as in :meth:`sample`.
+        """
+        from fastload.display import explain
+
+        entry = self._entry(index)
+        source, record = (int(numbers[0]) for numbers in self.selection.locate(np.array([entry])))
+        place = entry if position is None else position
+        return explain(self.plan(seed=seed, samples=True), source, record, position=place, epoch=epoch)
 
     # --- views -----------------------------------------------------------------------------------------
 
@@ -391,7 +437,7 @@ class Dataset(_Base):
 def _describe(field: Field) -> str:
     """Return a field as one would write it in a schema, long class lists cut."""
     if isinstance(field, Label) and len(field.classes) > 5:
-        return f"Label({len(field.classes)} classes)"
+        return f"Label({', '.join(field.classes[:3])}, … {len(field.classes):,} classes)"
     said = [part for part in dataclasses.fields(field) if getattr(field, part.name) != part.default]
     required = [repr(getattr(field, part.name)) for part in said if part.default is dataclasses.MISSING]
     named = [f"{p.name}={getattr(field, p.name)!r}" for p in said if p.default is not dataclasses.MISSING]

@@ -328,7 +328,10 @@ class Json(HeapField):
 
 @dataclasses.dataclass(frozen=True)
 class Image(HeapField):
-    """An encoded image file (JPEG, PNG, WebP, …), kept as it is.
+    """An encoded image file (JPEG, PNG, WebP, …), kept as it is; or raw pixels.
+
+    A record gives the file's bytes, or uint8 pixels of shape (height, width, 3), for mode ``"L"``
+    (height, width, 1), which are stored as a binary PPM or PGM file and load without decoding.
 
     ``mode`` is what decoding converts to: None and ``"RGB"`` give three channels, ``"L"`` one.
     """

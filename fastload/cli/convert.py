@@ -44,6 +44,19 @@ def storage_options_of(pairs: tuple[str, ...]) -> dict[str, Any]:
     help="What becomes of JPEG files: keep stores their bytes as they are.",
 )
 @click.option(
+    "--image",
+    type=click.Choice(["keep", "raw"]),
+    default="keep",
+    show_default=True,
+    help="What becomes of images: raw decodes them now, so that loading them need not.",
+)
+@click.option(
+    "--size",
+    type=click.IntRange(min=1),
+    metavar="PIXELS",
+    help="With --image raw: reduce larger images to this length of the longer side.",
+)
+@click.option(
     "--encode",
     type=click.Choice(["png", "webp", "jpeg"]),
     default="png",

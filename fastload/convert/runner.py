@@ -12,6 +12,7 @@ from typing import Any
 from fastload.convert.detect import KINDS, detect_kind, open_source, read_classes
 from fastload.convert.files import local_path
 from fastload.convert.images import CHECKS, inspect
+from fastload.convert.pixels import IMAGE_MODES, RawImages
 from fastload.convert.pool import Report, run_tasks, usable_cpus
 from fastload.convert.source import Partition, Record, Source, SourceOptions
 from fastload.errors import DecodeError, FastloadError, RecordError, SourceError, UsageError
@@ -59,6 +60,7 @@ class _Job:
     shard_bytes: int
     check: str
     on_bad: str
+    raw_images: RawImages | None
     target_options: Mapping[str, Any]
 
 
@@ -109,7 +111,7 @@ def _write_part(job: _Job, report: Report) -> _Outcome:
                 if isinstance(record, SourceError):
                     raise record
                 checker.look(record)
-                writer.append(record)
+                writer.append(record if job.raw_images is None else job.raw_images(record))
             except (SourceError, DecodeError, RecordError) as error:
                 bad = _located(error, where)
                 if job.on_bad == "raise":
@@ -144,6 +146,8 @@ def convert(
     columns: Sequence[str] | None = None,
     image_columns: Sequence[str] = (),
     jpeg: str = "keep",
+    image: str = "keep",
+    size: int | None = None,
     encode: str = "png",
     check: str = "header",
     on_bad: str = "raise",
@@ -162,8 +166,14 @@ def convert(
     UsageError for arguments that cannot work, and WriteError.
     """
     _check_choices(
-        kind=(kind, (None, *KINDS)), jpeg=(jpeg, JPEG_MODES), check=(check, CHECKS), on_bad=(on_bad, ON_BAD)
+        kind=(kind, (None, *KINDS)),
+        jpeg=(jpeg, JPEG_MODES),
+        image=(image, IMAGE_MODES),
+        check=(check, CHECKS),
+        on_bad=(on_bad, ON_BAD),
     )
+    if size is not None and (image != "raw" or size < 1):
+        raise UsageError(f"size is {size}", hint="give a number of pixels, together with image='raw'")
     url = os.fspath(source)
     given = dict(storage_options or {})
     kind = kind or detect_kind(url, given)
@@ -186,6 +196,8 @@ def convert(
         origin=url,
         check=check,
         on_bad=on_bad,
+        image=image,
+        size=size,
         workers=workers,
         shard_size=shard_size,
         mode=mode,
@@ -209,6 +221,8 @@ def run(
     origin: str,
     check: str = "header",
     on_bad: str = "raise",
+    image: str = "keep",
+    size: int | None = None,
     workers: int | None = None,
     shard_size: int | str = "256MB",
     mode: str = "create",
@@ -222,9 +236,19 @@ def run(
     storage = open_storage(where, target_options)
     base = read_base(storage, mode, source.schema)  # refuses before the work rather than after it
     shard_bytes = parse_size(shard_size)
+    raw = RawImages(source.schema, size) if image == "raw" else None
     jobs = [
         _Job(
-            partition, where, source.schema, f"{number:06d}", name, shard_bytes, check, on_bad, target_options
+            partition,
+            where,
+            source.schema,
+            f"{number:06d}",
+            name,
+            shard_bytes,
+            check,
+            on_bad,
+            raw,
+            target_options,
         )
         for name in source.split_names()
         for number, partition in enumerate(source.partitions(name, shard_bytes))

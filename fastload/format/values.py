@@ -28,15 +28,15 @@ from fastload.schema import (
     Video,
 )
 
-__all__ = ["decode_value", "encode_value"]
+__all__ = ["decode_value", "encode_pixels", "encode_value"]
 
 
 def encode_value(field: Field, value: object) -> BytesLike:
     """Return the payload of ``value``, before any codec. None is the caller's to handle.
 
     Numbers and arrays may be Python's, NumPy's or torch's; a label is an index or a class name; images,
-    audio and video are encoded files as bytes. Raises RecordError, without record and field, where the value
-    does not fit.
+    audio and video are encoded files as bytes, images also uint8 pixels (height, width, channels).
+    Raises RecordError, without record and field, where the value does not fit.
 
     >>> encode_value(Scalar("int16"), 258)
     b'\\x02\\x01'
@@ -110,6 +110,26 @@ def _encode_bytes(field: Field, value: object) -> BytesLike:
         return bytes(value)  # a copy: the owner may change it before it is written
     hint = "give the bytes of the encoded file" if not isinstance(field, Bytes) else None
     raise RecordError(f"a {type(value).__name__} where bytes are asked for", hint=hint)
+
+
+def encode_pixels(pixels: np.ndarray[Any, Any]) -> bytes:
+    """Return uint8 ``pixels`` (height, width, 1 or 3) as a binary PGM or PPM file.
+
+    >>> encode_pixels(np.full((1, 2, 1), 65, np.uint8))
+    b'P5\\n2 1\\n255\\nAA'
+    """
+    height, width, channels = pixels.shape
+    return b"P%d\n%d %d\n255\n" % (5 if channels == 1 else 6, width, height) + pixels.tobytes()
+
+
+def _encode_image(field: Image, value: object) -> BytesLike:
+    if not isinstance(value, (bytes, bytearray, memoryview)) and len(getattr(value, "shape", ())) == 3:
+        channels = 1 if field.mode == "L" else 3
+        pixels = as_array(value, "uint8")
+        if pixels.shape[2] != channels or not pixels.size:
+            raise RecordError(f"pixels of shape {pixels.shape}", hint=f"give (height, width, {channels})")
+        return encode_pixels(pixels)
+    return _encode_bytes(field, value)
 
 
 def _text(value: object) -> bytes:
@@ -240,7 +260,7 @@ _ENCODERS: dict[type[Field], Callable[[Any, object], BytesLike]] = {
     Str: _encode_str,
     StrList: _encode_str_list,
     Json: _encode_json,
-    Image: _encode_bytes,
+    Image: _encode_image,
     Audio: _encode_bytes,
     Video: _encode_bytes,
 }

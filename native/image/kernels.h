@@ -15,8 +15,8 @@ inline constexpr int kFastTaps = 24;
 inline constexpr int kWideBits = 22;
 
 // out[i] = (sum over k of weight k * rows[k][i] + rounding) >> 7, int16 with 7 fractional bits. `pairs` holds
-// two int16 weights an entry; rows come in pairs too (the last twice where their number is odd). The AVX2
-// code reads and writes up to the next multiple of 32.
+// two int16 weights an entry; rows come in pairs too (the last twice where their number is odd). Nothing
+// past `count` is read or written.
 void blend_rows_plain(const std::uint8_t* const* rows, const std::int32_t* pairs, int pair_count,
                       std::size_t count, std::int16_t* out);
 void blend_rows_avx2(const std::uint8_t* const* rows, const std::int32_t* pairs, int pair_count,

@@ -128,7 +128,9 @@ FASTLOAD_TARGET_AVX2 void blend_rows_avx2(const std::uint8_t* const* rows, const
                                           int pair_count, std::size_t count, std::int16_t* out) {
   const __m256i zero = _mm256_setzero_si256();
   constexpr int shift = kFastBits - kMiddleBits;
-  for (std::size_t i = 0; i < count; i += 32) {
+  if (count < 32) return blend_rows_plain(rows, pairs, pair_count, count, out);
+  // The last step overlaps the one before, since pixels in a file end where they end.
+  for (std::size_t i = 0; i < count; i = i + 32 < count ? std::min(i + 32, count - 32) : count) {
     __m256i sum0 = _mm256_set1_epi32(1 << (shift - 1));
     __m256i sum1 = sum0, sum2 = sum0, sum3 = sum0;
     for (int p = 0; p < pair_count; ++p) {

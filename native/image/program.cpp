@@ -9,6 +9,7 @@
 #include "image/geometry.h"
 #include "image/jpeg.h"
 #include "image/kernels.h"
+#include "image/netpbm.h"
 #include "image/resize.h"
 
 namespace fastload::image {
@@ -187,7 +188,7 @@ class CompiledProgram final : public Program {
                    const FallbackDecoder& fallback) const override {
     if (fixed_size_) return *fixed_size_;
     ScratchData& data = data_of(scratch);
-    const Size size = is_jpeg(encoded) ? data.decoder.open(encoded) : decode_other(encoded, fallback).size;
+    const Size size = input_size(encoded, data, fallback);
     data.decoder.close();
     resolve(geometry_, size, key, group_, data.passes);
     return last_size(data.passes);
@@ -204,6 +205,11 @@ class CompiledProgram final : public Program {
       // Nothing of the image is needed where only padding shows; it is still to be readable.
       if (part.height == 0 || part.width == 0) part = {part.top, part.left, 1, 1};
       view = data.decoder.decode(part, channels_);
+    } else if (const auto raw = view_netpbm(encoded, channels_)) {
+      view = *raw;
+      resolve(geometry_, {view.window.height, view.window.width}, key, group_, data.passes);
+      check_room(data, output);
+      data.resizer.prepare(data.passes.front(), channels_);
     } else {
       const Pixels pixels = decode_other(encoded, fallback);
       resolve(geometry_, pixels.size, key, group_, data.passes);
@@ -264,6 +270,14 @@ class CompiledProgram final : public Program {
     if (output.size() < elements * static_cast<std::size_t>(channels_) * element_bytes(type_))
       throw Error(ErrorKind::usage, "too little room for an image of " + std::to_string(size.width) + " x " +
                                         std::to_string(size.height) + " pixels");
+  }
+
+  Size input_size(std::span<const std::byte> encoded, ScratchData& data,
+                  const FallbackDecoder& fallback) const {
+    if (is_jpeg(encoded)) return data.decoder.open(encoded);
+    if (const auto pixels = view_netpbm(encoded, channels_))
+      return {pixels->window.height, pixels->window.width};
+    return decode_other(encoded, fallback).size;
   }
 
   Pixels decode_other(std::span<const std::byte> encoded, const FallbackDecoder& fallback) const {

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <cstring>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -9,6 +10,7 @@
 #include "core/error.h"
 #include "image/geometry.h"
 #include "image/kernels.h"
+#include "image/netpbm.h"
 #include "image/program.h"
 #include "image/resize.h"
 #include "image/simd.h"
@@ -181,6 +183,66 @@ void test_only_the_needed_part_gives_the_same() {
       CHECK(run(ops, 3, encoded, {1, 2, position}) == run(ops, 3, raw(1, 1), {1, 2, position}, whole_image));
 }
 
+std::span<const std::byte> bytes_of(std::string_view text) {
+  return std::as_bytes(std::span(text.data(), text.size()));
+}
+
+// Exactly as long as it is to be, on the heap: a sanitizer sees a byte read past the end.
+std::vector<std::byte> netpbm(int height, int width, int channels) {
+  const auto pixels = make_pixels(height, width, channels, 9);
+  const std::string header = std::string(channels == 1 ? "P5\n" : "P6\n") + std::to_string(width) + " " +
+                             std::to_string(height) + "\n255\n";
+  std::vector<std::byte> file;
+  file.reserve(header.size() + pixels.size());
+  for (const std::byte value : bytes_of(header)) file.push_back(value);
+  for (const std::uint8_t value : pixels) file.push_back(std::byte{value});
+  return file;
+}
+
+void test_raw_pixels_are_read_in_place() {
+  Random random(11);
+  for (int round = 0; round < 300; ++round) {
+    const int channels = random.below(4) == 0 ? 1 : 3;
+    const auto height = static_cast<int>(1 + random.below(90)),
+               width = static_cast<int>(1 + random.below(90));
+    const double interpolation = static_cast<double>(random.below(4)), side = 1.0 + random.below(70);
+    std::vector<OpSpec> ops;
+    if (random.below(2)) ops.push_back({"random_horizontal_flip", {0.5}});
+    if (random.below(2)) ops.push_back({"resize", {1, side, 1.0 + random.below(70), 0, interpolation, 1}});
+    if (random.below(2)) ops.push_back({"random_resized_crop", {side, side, 0.05, 1, -0.7, 0.7, 1, 1}});
+    if (random.below(3) == 0) ops.push_back({"center_crop", {side, 30}});
+    if (random.below(2)) ops.push_back({"layout", {static_cast<double>(random.below(3))}});
+    const SampleKey key{random.next(), 1, random.next()};
+    for (const Simd choice : {Simd::plain, Simd::avx2}) {
+      force_simd(choice);
+      CHECK(run(ops, channels, netpbm(height, width, channels), key) ==
+            run(ops, channels, raw(height, width), key, decode_raw));
+    }
+  }
+}
+
+void test_which_files_are_raw_pixels() {
+  const auto size = [](std::string_view text, int channels = 1) -> Size {
+    const auto view = view_netpbm(bytes_of(text), channels);
+    return view ? Size{view->window.height, view->window.width} : Size{0, 0};
+  };
+  const Size none;
+  CHECK(size("P5\n2 1\n255\nab") == (Size{1, 2}));
+  CHECK(size("P5 2\t1\r\n255 abc") == (Size{1, 2}));
+  CHECK(size("P6\n1 2\n255\nabcdef", 3) == (Size{2, 1}));
+  CHECK(view_netpbm(bytes_of("P5 2 1 255  b"), 1)->data[0] == ' ');  // one white space, no more
+  // For the fallback decoder: other channels, ranges, comments, and what is no image at all.
+  for (const auto text : {"P6 1 2 255 abcdef", "P5 2 1 254 ab", "P5 2 1 65535 abcd", "P5\n#x\n2 1 255 ab",
+                          "P5 0 1 255 ab", "P5 -2 1 255 ab", "P52 1 255 ab", "P5 2 1 255", "P5 2 1 2550 ab",
+                          "P5 0000000002 1 255 ab", "P5 9999999999 1 255 ab", "P5", "P", "", "P4 2 1 255 ab"})
+    CHECK(size(text) == none);
+  CHECK_THROWS(ErrorKind::decode, size("P5 2 1 255 a"));
+  CHECK_THROWS(ErrorKind::decode, size("P6 1 2 255 abcde", 3));
+  CHECK_THROWS(ErrorKind::decode, size("P5 999999999 999999999 255 ab"));
+  CHECK_THROWS(ErrorKind::decode, size("P5 178956970 1 255 ab"));
+  CHECK_THROWS(ErrorKind::decode, size("P5 178956971 1 255 ab"));
+}
+
 void test_errors() {
   const auto compile = [](std::vector<OpSpec> ops, int channels = 3) {
     return Program::compile(ops, channels, 0);
@@ -247,6 +309,8 @@ int main() {
   test_fusion();
   test_padding_is_zero();
   test_only_the_needed_part_gives_the_same();
+  test_raw_pixels_are_read_in_place();
+  test_which_files_are_raw_pixels();
   test_errors();
   test_fixed_size();
   test_threads_share_a_program();

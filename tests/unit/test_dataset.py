@@ -16,7 +16,7 @@ import torch
 import fastload
 from fastload import transforms as T
 from fastload.dataset import Dataset
-from fastload.errors import NotADatasetError, SchemaError, UsageError
+from fastload.errors import DecodeError, NotADatasetError, RecordError, SchemaError, UsageError
 
 pytestmark = pytest.mark.usefixtures("backend")
 
@@ -442,3 +442,35 @@ def test_random_views_compose_as_lists(ds: Dataset) -> None:
                 )
                 view, model = view[key], model[key]
         assert numbers(view) == model
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L"])
+def test_arrays_are_stored_as_raw_pixels(tmp_path: Path, mode: str) -> None:
+    channels = 1 if mode == "L" else 3
+    schema = {"image": fastload.Image(mode=mode, nullable=True, codec="zstd" if mode == "L" else "raw")}
+    pixels = [np.random.default_rng(i).integers(0, 256, (20 + i, 31, channels), np.uint8) for i in range(3)]
+    with fastload.Writer(str(tmp_path / "d.fl"), schema=schema) as writer:
+        for array in (pixels[0], torch.from_numpy(pixels[1]), None, pixels[2]):
+            writer.append({"image": array})
+    ds = fastload.open(str(tmp_path / "d.fl")).with_format("numpy")
+    for index, expected in zip((0, 1, 3), pixels, strict=True):
+        assert np.array_equal(ds[index]["image"], expected.transpose(2, 0, 1))
+    steps = [T.RandomResizedCrop((17, 40)), T.RandomHorizontalFlip(), T.ToDtype("float16", scale=True)]
+    made = ds.transform(image=steps).sample(3, seed=5)["image"]
+    assert np.array_equal(made, T.apply_program(steps, pixels[2], (5, 0, 3, 0)))
+
+
+def test_what_are_no_pixels(tmp_path: Path) -> None:
+    with fastload.Writer(str(tmp_path / "d.fl"), schema={"image": fastload.Image()}) as writer:
+        writer.append({"image": b"P6\n4 1\n255\nabcdefghijk"})
+        for array in (
+            np.zeros((3, 4, 4), np.uint8),
+            np.zeros((0, 4, 3), np.uint8),
+            np.zeros((4, 4, 1), np.uint8),
+        ):
+            with pytest.raises(RecordError, match="pixels of shape"):
+                writer.append({"image": array})
+        with pytest.raises(RecordError, match="floating-point"):
+            writer.append({"image": np.zeros((4, 4, 3))})
+    with pytest.raises(DecodeError, match="truncated"):
+        fastload.open(str(tmp_path / "d.fl"))[0]
