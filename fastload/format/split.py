@@ -19,13 +19,17 @@ from fastload.schema import Field, HeapField, Schema
 
 __all__ = ["SplitReader"]
 
+_NATIVE_OPEN_SHARDS = 4096
+"""A full shuffle touches every shard all the time: few must be opened again."""
+
 
 class SplitReader:
     """Reads records of one split. Thread-safe; picklable; usable after a fork.
 
     ``split`` None is the only one, or ``default``. Opening reads the shard table (a mapping where the storage
-    is local) and no shard. At most ``max_open_shards`` stay open, the least recently used going first. The
-    other process, or a forked child, opens everything anew, by the names of the manifest that was read here.
+    is local) and no shard. At most ``max_open_shards`` stay open, the least recently used going first (4,096
+    at least where native code opens them: as mappings, which hold no file descriptor). The other process, or
+    a forked child, opens everything anew, by the names of the manifest that was read here.
 
     Raises UsageError where there is no such split, FormatError and CorruptionError where the table is bad.
     """
@@ -133,7 +137,7 @@ class SplitReader:
                     self.schema.json_bytes,
                     table.data,
                     self.verify,
-                    self._max_open,
+                    max(self._max_open, _NATIVE_OPEN_SHARDS),
                 )
             self._native_made = True
             return self._native

@@ -11,8 +11,10 @@
 namespace fastload {
 namespace {
 
-// A worker holds at most this many shards open beyond those of the samples at hand.
-constexpr std::size_t open_shards_kept = 32;
+// A worker holds at most this many shards mapped beyond those of the samples at hand. Opening one again costs
+// more than a hundred small records, so that a full shuffle must not do it often; the kernel allows 65,530
+// mappings a process, and workers share them.
+constexpr std::size_t open_shards_kept = 4096;
 
 // Samples that took longer may have waited for the disk: worth the system call that tells.
 constexpr std::uint64_t suspicious_ns = 50'000;

@@ -492,3 +492,18 @@ def test_tensors(rich: str) -> None:
         assert [None if t is None else t.tolist() for t in tensors["maybe_tokens"]] == [[0], [], [0]]
         assert tensors["text"][0] == "record 1 é"
         engine.close()
+
+
+def test_a_full_shuffle_over_many_shards_opens_each_once(tmp_path: Path) -> None:
+    path = tmp_path / "many.fl"
+    with fastload.Writer(str(path), {"x": fastload.Tensor("uint8", (512,))}, shard_size=4096) as writer:
+        for number in range(3000):
+            writer.append({"x": np.full(512, number % 251, np.uint8)})
+    dataset = fastload.open(str(path))
+    shards = dataset.sources[0].table.shards
+    assert shards > 300
+    with fastload.DataLoader(dataset, batch_size=64, shuffle=True, num_workers=2) as loader:
+        assert sum(len(batch["x"]) for batch in loader) == 3000
+    native = dataset.sources[0].native()
+    # None was closed for another's sake: opening one again costs more than a hundred small records.
+    assert native.open_shards == shards
