@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
-from fastload.engine.plan import BatchIndices, Engine, FieldPlan, Plan
+from fastload.engine.plan import BatchIndices, Engine, FieldPlan, OnError, Plan
 from fastload.errors import SchemaError, UsageError
 from fastload.format import Manifest, SplitReader
 from fastload.format.manifest import fingerprint_of
 from fastload.sampling import Selection
 from fastload.schema import Field, Image, Label, Ragged, Schema
 from fastload.storage import open_storage
-from fastload.transforms import Call, Operation, from_torchvision, output_spec
+from fastload.transforms import LAST_GROUP, Call, Operation, from_torchvision, output_spec
 
 if TYPE_CHECKING:
     from PIL import Image as PillowImage
@@ -60,9 +60,7 @@ class Look:
     format: Literal["torch", "numpy"] = "torch"
     tuples: bool = False
 
-    def plan(
-        self, schema: Schema, sources: Sequence[SplitReader], *, seed: int, samples: bool = False
-    ) -> Plan:
+    def plan(self, schema: Schema, sources: Sequence[SplitReader], *, samples: bool = False) -> Plan:
         """Return the plan that makes this; for single ``samples`` ragged fields are not joined."""
         programs, ragged = dict(self.programs), {} if samples else dict(self.ragged)
         fields = []
@@ -70,7 +68,7 @@ class Look:
             program = programs.get(name, _NO_PROGRAM)
             mode = ragged.get(name, "list")
             fields.append(FieldPlan(name, schema[name], program.operations, program.group, mode))
-        return Plan(tuple(sources), tuple(fields), seed)
+        return Plan(tuple(sources), tuple(fields))
 
     @property
     def draws(self) -> bool:
@@ -360,9 +358,10 @@ class Dataset(_Base):
 
     # --- samples ---------------------------------------------------------------------------------------
 
-    def plan(self, *, seed: int = 0, samples: bool = False) -> Plan:
+    def plan(self, *, seed: int = 0, samples: bool = False, on_error: OnError = "raise") -> Plan:
         """Return what an engine needs to make batches (or single ``samples``) of this dataset."""
-        return self.look.plan(self.sources[0].schema, self.sources, seed=seed, samples=samples)
+        plan = self.look.plan(self.sources[0].schema, self.sources, samples=samples)
+        return dataclasses.replace(plan, seed=seed, on_error=on_error, selection=self.selection)
 
     def __iter__(self) -> Iterator[Any]:
         for index in range(len(self)):
@@ -452,8 +451,8 @@ def _unstack(field: Field, value: Any) -> Any:
 
 def _check_program(name: str, schema: Schema, program: Program) -> None:
     field = schema[name]
-    if program.group > 255 or len(program.operations) > 256:
-        raise UsageError("more than 256 transforms", field=name)
+    if program.group > LAST_GROUP or len(program.operations) > 256:
+        raise UsageError(f"more than {LAST_GROUP + 1} transformed fields, or 256 transforms", field=name)
     if isinstance(field, Image):
         output_spec(program.operations, 1 if field.mode == "L" else 3)
     elif not all(isinstance(operation, Call) for operation in program.operations):

@@ -12,7 +12,9 @@ from fastload.engine.plan import (
     EngineFactory,
     FieldPlan,
     Jagged,
+    OnError,
     Plan,
+    Rejection,
     indices_of,
 )
 from fastload.engine.python import PythonEngine
@@ -27,8 +29,10 @@ __all__ = [
     "FieldPlan",
     "Jagged",
     "NativeEngine",
+    "OnError",
     "Plan",
     "PythonEngine",
+    "Rejection",
     "indices_of",
     "make_engine",
     "why_not_native",

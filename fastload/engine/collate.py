@@ -11,10 +11,10 @@ import numpy.typing as npt
 
 from fastload.engine.plan import Allocate, BatchValue, FieldPlan, Jagged
 from fastload.errors import EngineError
-from fastload.schema import Image, Label, Ragged, Scalar, Tensor
+from fastload.schema import Image, Label, Ragged, Scalar, Tensor, numpy_dtype_of
 from fastload.transforms import output_spec
 
-__all__ = ["collate_field"]
+__all__ = ["collate_field", "unequal"]
 
 Array = npt.NDArray[Any]
 
@@ -62,23 +62,37 @@ def _empty(name: str, shape: tuple[int, ...], dtype: np.dtype[Any], allocate: Al
 
 def _stack(plan: FieldPlan, values: Sequence[Array], records: Array, allocate: Allocate | None) -> Array:
     if not values:
-        return np.empty(0)
+        return _no_images(plan) if isinstance(plan.field, Image) else np.empty(0)
     first = values[0]
     for number, value in enumerate(values):
         if value.shape != first.shape or value.dtype != first.dtype:
-            raise EngineError(
-                f"records {int(records[0])} and {int(records[number])} cannot be put into one batch: "
-                f"{first.dtype} {first.shape} and {value.dtype} {value.shape}",
-                record=int(records[number]),
-                field=plan.name,
-                hint="resize or crop to one size (transform), or take the samples with a collate_fn",
-            )
+            raise unequal(plan.name, records, 0, number, first, value)
     batch: Array = _empty(plan.name, (len(values), *first.shape), first.dtype, allocate)
     for number, value in enumerate(values):
         batch[number] = value
     if isinstance(plan.field, Image) and output_spec(plan.operations).layout == "channels_last":
         batch = batch.transpose(0, 3, 1, 2)  # by shape NCHW; the memory stays as it is
     return batch
+
+
+def unequal(name: str, records: Array, a: int, b: int, first: Array, second: Array) -> EngineError:
+    """Return the error for samples ``a`` and ``b`` of a batch, whose arrays cannot be stacked."""
+    return EngineError(
+        f"records {int(records[a])} and {int(records[b])} cannot be put into one batch: "
+        f"{first.dtype} {first.shape} and {second.dtype} {second.shape}",
+        record=int(records[b]),
+        field=name,
+        hint="resize or crop to one size (transform), or take the samples with a collate_fn",
+    )
+
+
+def _no_images(plan: FieldPlan) -> Array:
+    """Return a batch of no images, of the size that those of a full one have where it is known."""
+    channels = 1 if getattr(plan.field, "mode", None) == "L" else 3
+    spec = output_spec(plan.operations, channels)
+    size = spec.fixed_size or (0, 0)
+    shape = (0, *size, channels) if spec.layout == "NHWC" else (0, channels, *size)
+    return np.empty(shape, np.dtype(numpy_dtype_of(spec.dtype or "uint8")))
 
 
 def _pad(values: Sequence[Array], field: Ragged) -> Array:

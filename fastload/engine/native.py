@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import collections
+import dataclasses
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -13,7 +14,8 @@ import numpy.typing as npt
 
 from fastload import _backend
 from fastload.engine.collate import collate_field
-from fastload.engine.plan import Allocate, BatchIndices, BatchValue, FieldPlan, Jagged, Plan
+from fastload.engine.plan import Allocate, BatchIndices, BatchValue, FieldPlan, Jagged, Plan, Rejection
+from fastload.engine.reject import BAD_RECORD, amend, answer, joined
 from fastload.errors import EngineError, FastloadError
 from fastload.format import decode_value
 from fastload.schema import ColumnField, Image, Label, Ragged, Schema, numpy_dtype_of
@@ -39,7 +41,8 @@ class _Parts(NamedTuple):
     width: int
 
 
-Build = Callable[[int, _Parts], BatchValue]
+Failures = dict[int, FastloadError]
+Build = Callable[[int, _Parts, Failures], BatchValue]
 BuildArray = Callable[[int, _Parts], Array]
 
 
@@ -100,7 +103,10 @@ class NativeEngine:
             plan.seed & 0xFFFFFFFFFFFFFFFF,
             num_workers,
             byte_budget or 0,
+            plan.on_error != "raise",
         )
+        self.rejections: Sequence[Rejection] = ()
+        self._substitutes: NativeEngine | None = None
         _live.add(self)
 
     def submit(self, indices: BatchIndices, allocate: Allocate | None = None) -> None:
@@ -116,26 +122,57 @@ class NativeEngine:
     def next(self, timeout: float = 0) -> Mapping[str, BatchValue]:
         """Wait for the oldest batch in flight; see :class:`fastload.engine.plan.Engine`."""
         try:
-            parts = self._engine.next(timeout)
+            parts, rejected = self._engine.next(timeout)
         except BaseException:
             # A batch that failed is gone, one that was not awaited to its end is still there.
             while len(self._in_flight) > self._engine.in_flight:
                 self._in_flight.popleft()
             raise
         indices = self._in_flight.popleft()
-        batch: dict[str, BatchValue] = {}
-        for field, build, part in zip(self._plan.fields, self._builders, parts, strict=True):
-            try:
-                batch[field.name] = build(len(indices), part)
-            except _ValueError as failure:
-                raise self._located(failure, field, indices) from failure.error
+        self.rejections = ()
+        failures: Failures = dict(rejected)
+        batch = {
+            field.name: build(len(indices), part, failures)
+            for field, build, part in zip(self._plan.fields, self._builders, parts, strict=True)
+        }
+        return self._without(failures, batch, parts, indices) if failures else batch
+
+    def _without(
+        self, failures: Failures, batch: dict[str, BatchValue], parts: Sequence[_Parts], indices: BatchIndices
+    ) -> Mapping[str, BatchValue]:
+        """Return the batch without the samples that failed, as the plan says."""
+        rejections: list[Rejection] = []
+        replaced: dict[int, Mapping[str, BatchValue]] = {}
+        records = indices.records.copy()
+        for sample in sorted(failures):
+            error = failures[sample]
+            error.path = error.path or self._plan.sources[int(indices.sources[sample])].folder
+            error.record = int(indices.records[sample])
+            if self._plan.on_error == "raise" or not isinstance(error, BAD_RECORD):
+                raise error
+            found, one, made = answer(self._plan, indices, sample, error, self._make_one)
+            rejections += found
+            if made is not None:
+                replaced[sample], records[sample] = made, one.records[0]
+        dropped = failures.keys() - replaced.keys()
+        records = np.delete(records, sorted(dropped))
+        for field, part in zip(self._plan.fields, parts, strict=True):
+            value = batch[field.name]
+            if joined(field):
+                value = _separate(field)(len(indices), part, failures)
+            ones = {sample: made[field.name] for sample, made in replaced.items()}
+            batch[field.name] = amend(field, value, ones, dropped, records)
+        self.rejections = rejections
         return batch
 
-    def _located(self, failure: _ValueError, field: FieldPlan, indices: BatchIndices) -> FastloadError:
-        error = failure.error
-        error.path = error.path or self._plan.sources[int(indices.sources[failure.sample])].folder
-        error.record, error.field = int(indices.records[failure.sample]), field.name
-        return error
+    def _make_one(self, one: BatchIndices) -> Mapping[str, BatchValue]:
+        """Return a batch of one substitute, made here."""
+        if self._substitutes is None:
+            fields = tuple(dataclasses.replace(field, ragged="list") for field in self._plan.fields)
+            plan = dataclasses.replace(self._plan, fields=fields, on_error="raise")
+            self._substitutes = NativeEngine(plan, 0)
+        self._substitutes.submit(one)
+        return self._substitutes.next()
 
     def stats(self) -> Mapping[str, Any]:
         """Return counters since the engine was made; seconds are summed over threads.
@@ -152,6 +189,8 @@ class NativeEngine:
         """Stop and join every thread, dropping what is in flight. May be called twice."""
         self._in_flight.clear()
         self._engine.close()
+        if self._substitutes is not None:
+            self._substitutes.close()
 
 
 _live: weakref.WeakSet[NativeEngine] = weakref.WeakSet()
@@ -162,15 +201,6 @@ def _close_all() -> None:
     # While the interpreter is whole: a thread that decodes in Python must not wait for it to be gone.
     for engine in list(_live):
         engine.close()
-
-
-class _ValueError(Exception):
-    """A value that cannot be made into Python's, and which sample's it is."""
-
-    def __init__(self, error: FastloadError, sample: int) -> None:
-        super().__init__(str(error))
-        self.error = error
-        self.sample = sample
 
 
 def _channels(field: Image) -> int:
@@ -247,7 +277,7 @@ def _builder(plan: FieldPlan) -> Build:
     field = plan.field
     if isinstance(field, (ColumnField, Image)):
         build = _image(field, plan) if isinstance(field, Image) else _column(field)
-        return _nullable(build, field) if field.nullable else build
+        return _nullable(build, field) if field.nullable else _always(build)
     if not isinstance(field, Ragged):
         return _decoded(plan)
     if len(field.free_dimensions) > 1:
@@ -255,6 +285,18 @@ def _builder(plan: FieldPlan) -> Build:
     if field.nullable or plan.ragged == "list":
         return _views(field)
     return _padded(field) if plan.ragged == "pad" else _jagged(field)
+
+
+def _separate(plan: FieldPlan) -> Build:
+    """Return the builder of a list, for the buffers of a field whose values a batch joins."""
+    assert isinstance(plan.field, Ragged), "others are not joined"
+    if len(plan.field.free_dimensions) > 1:
+        return _decoded(plan)
+    return _unpadded(plan.field) if plan.ragged == "pad" else _views(plan.field)
+
+
+def _always(build: BuildArray) -> Build:
+    return lambda count, parts, failures: build(count, parts)
 
 
 def _view(shape: Sequence[int], dtype: np.dtype[Any], memory: Any, offset: int = 0) -> Array:
@@ -289,7 +331,7 @@ def _image(field: Image, plan: FieldPlan) -> BuildArray:
 
 
 def _nullable(build: BuildArray, field: ColumnField | Image) -> Build:
-    def build_list(count: int, parts: _Parts) -> BatchValue:
+    def build_list(count: int, parts: _Parts, failures: Failures) -> BatchValue:
         array = build(count, parts)
         values: Sequence[Any] | Array = array.tolist() if isinstance(field, Label) else array
         valid = bytes(parts[3])
@@ -308,17 +350,17 @@ def _values(field: Ragged, parts: _Parts, end: int) -> Array:
 
 
 def _jagged(field: Ragged) -> Build:
-    def build(count: int, parts: _Parts) -> BatchValue:
+    def build(count: int, parts: _Parts, failures: Failures) -> BatchValue:
         offsets = _offsets(count, parts)
         return Jagged(_values(field, parts, int(offsets[count])), offsets)
 
     return build
 
 
-def _padded(field: Ragged) -> Build:
+def _padded(field: Ragged) -> Callable[[int, _Parts, Failures], Array]:
     free, dtype = field.free_dimensions[0], np.dtype(field.numpy_dtype)
 
-    def build(count: int, parts: _Parts) -> BatchValue:
+    def build(count: int, parts: _Parts, failures: Failures) -> Array:
         lengths = _view((count,), _INT64, parts[2])
         longest = int(lengths.max()) // field.inner_bytes if count else 0
         shape = [size or 0 for size in field.shape]
@@ -328,10 +370,24 @@ def _padded(field: Ragged) -> Build:
     return build
 
 
+def _unpadded(field: Ragged) -> Build:
+    build_array, free = _padded(field), field.free_dimensions[0]
+
+    def build(count: int, parts: _Parts, failures: Failures) -> BatchValue:
+        lengths = _view((count,), _INT64, parts[2]).tolist()
+        array = build_array(count, parts, failures)
+        return [
+            array[number][(slice(None),) * free + (slice(length // field.inner_bytes),)]
+            for number, length in enumerate(lengths)
+        ]
+
+    return build
+
+
 def _views(field: Ragged) -> Build:
     free, dtype, inner_bytes = field.free_dimensions[0], np.dtype(field.numpy_dtype), field.inner_bytes
 
-    def build(count: int, parts: _Parts) -> BatchValue:
+    def build(count: int, parts: _Parts, failures: Failures) -> BatchValue:
         offsets = _offsets(count, parts).tolist()
         valid = bytes(parts[3]) if parts[3] is not None else b"\1" * count
         out: list[Any] = []
@@ -351,24 +407,26 @@ def _views(field: Ragged) -> Build:
 
 
 def _decoded(plan: FieldPlan) -> Build:
-    """Return the builder of a list whose values Python makes one by one."""
+    """Return the builder of a list whose values Python makes one by one, and which notes those it cannot."""
     field = plan.field
 
-    def build(count: int, parts: _Parts) -> BatchValue:
+    def build(count: int, parts: _Parts, failures: Failures) -> BatchValue:
         offsets = _offsets(count, parts).tolist()
         lengths = _view((count,), _INT64, parts[2]).tolist()
         valid = bytes(parts[3]) if parts[3] is not None else None
         view = memoryview(parts[0])
         out: list[Any] = []
         for number in range(count):
-            if valid is not None and not valid[number]:
+            if number in failures or (valid is not None and not valid[number]):
                 out.append(None)
                 continue
             begin = offsets[number]
             try:
                 out.append(decode_value(field, view[begin : begin + lengths[number]]))
             except FastloadError as error:
-                raise _ValueError(error, number) from error
+                error.field = plan.name
+                failures[number] = error
+                out.append(None)
         return out
 
     return build
@@ -378,9 +436,11 @@ def _with_dimensions(plan: FieldPlan) -> Build:
     """Return the builder of ragged fields of several free dimensions, which each value carries itself."""
     build_list = _decoded(plan)
 
-    def build(count: int, parts: _Parts) -> BatchValue:
-        values = build_list(count, parts)
+    def build(count: int, parts: _Parts, failures: Failures) -> BatchValue:
+        values = build_list(count, parts, failures)
         assert isinstance(values, list)
+        if failures:
+            return values
         return collate_field(plan, values, np.arange(count), None)
 
     return build

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from fastload.errors import FastloadError
 from fastload.format import SplitReader
+from fastload.sampling import Selection
 from fastload.schema import Field
 from fastload.transforms import Operation
 
+OnError = Literal["raise", "substitute", "skip"]
 Int64Array = npt.NDArray[np.int64]
 
 
@@ -33,11 +36,16 @@ class FieldPlan:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """Everything an engine needs except which records: sources (all of one schema) and fields."""
+    """Everything an engine needs except which records: sources (all of one schema) and fields.
+
+    ``on_error`` says what becomes of a record whose bytes are bad; substitutes come out of ``selection``.
+    """
 
     sources: tuple[SplitReader, ...]
     fields: tuple[FieldPlan, ...]
     seed: int = 0
+    on_error: OnError = "raise"
+    selection: Selection | None = dataclasses.field(default=None, compare=False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,6 +63,26 @@ class BatchIndices:
 
     def __len__(self) -> int:
         return len(self.records)
+
+    def __getitem__(self, part: slice) -> BatchIndices:
+        return BatchIndices(self.positions[part], self.sources[part], self.records[part], self.epoch)
+
+
+@dataclasses.dataclass(frozen=True)
+class Rejection:
+    """A record that could not be made: where it lies, why, and whether its batch is shorter for it."""
+
+    path: str
+    record: int
+    field: str | None
+    error: str
+    skipped: bool
+
+    @classmethod
+    def of(cls, error: FastloadError, plan: Plan, one: BatchIndices, skipped: bool) -> Rejection:
+        """Return the rejection of the only record of ``one``."""
+        path = plan.sources[int(one.sources[0])].folder
+        return cls(path, int(one.records[0]), error.field, str(error), skipped)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,6 +111,8 @@ class Engine(Protocol):
     """Turns batches of indices into batches, in the order submitted. Not thread-safe; one owner."""
 
     name: str
+    rejections: Sequence[Rejection]
+    """Of the batch that next() returned last: it has as many samples less as of these are skipped."""
 
     def submit(self, indices: BatchIndices, allocate: Allocate | None = None) -> None:
         """Queue a batch. Never blocks; the caller bounds how many are in flight."""

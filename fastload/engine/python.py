@@ -8,13 +8,14 @@ import queue
 import threading
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from fastload.engine.collate import collate_field
-from fastload.engine.plan import Allocate, BatchIndices, BatchValue, FieldPlan, Jagged, Plan
+from fastload.engine.plan import Allocate, BatchIndices, BatchValue, FieldPlan, Jagged, Plan, Rejection
+from fastload.engine.reject import BAD_RECORD, answer
 from fastload.errors import EngineError, FastloadError
 from fastload.format import SplitReader
 from fastload.schema import Image
@@ -40,6 +41,7 @@ class PythonEngine:
         self, plan: Plan, num_workers: int, byte_budget: int | None = None, *, reason: str | None = None
     ) -> None:
         self._reason = reason
+        self.rejections: Sequence[Rejection] = ()
         self._process = os.getpid()
         self._state = _State(plan, byte_budget)
         self._in_flight: collections.deque[_Job] = collections.deque()
@@ -75,6 +77,7 @@ class PythonEngine:
         self._state.delivered(job, time.perf_counter() - started)
         if job.error is not None:
             raise job.error
+        self.rejections = job.rejections
         return job.result
 
     def stats(self) -> Mapping[str, Any]:
@@ -157,6 +160,8 @@ class _Job:
         self.error: BaseException | None = None
         self.seconds = 0.0
         self._samples: list[list[Any] | None] = [None] * len(indices)
+        self._records = indices.records.copy()
+        self._rejections: dict[int, list[Rejection]] = {}
         self._errors: dict[int, BaseException] = {}
         self._left = self.chunks
         self._lock = threading.Lock()
@@ -171,7 +176,7 @@ class _Job:
             if state.closed:
                 return
             try:
-                self._samples[number] = _make_sample(state.plan, self.indices, number)
+                self._samples[number] = self._make_sample(state.plan, number)
             except Exception as error:
                 self._errors[number] = error
                 break
@@ -182,14 +187,32 @@ class _Job:
         if last:
             self._finish(state)
 
+    def _make_sample(self, plan: Plan, number: int) -> list[Any] | None:
+        try:
+            return _make_sample(plan, self.indices, number)
+        except BAD_RECORD as error:
+            if plan.on_error == "raise":
+                raise
+            found, one, sample = answer(plan, self.indices, number, error, lambda o: _make_sample(plan, o, 0))
+            self._rejections[number] = found
+            self._records[number] = one.records[0]
+            return sample
+
+    @property
+    def rejections(self) -> list[Rejection]:
+        """Return what was rejected, in the order of the samples."""
+        return [rejection for number in sorted(self._rejections) for rejection in self._rejections[number]]
+
     def _finish(self, state: _State) -> None:
         started = time.perf_counter()
         if self._errors:
             self.error = self._errors[min(self._errors)]
         else:
             try:
+                made = [number for number, sample in enumerate(self._samples) if sample is not None]
+                records = self._records[made]
                 self.result = {
-                    field.name: collate_field(field, values, self.indices.records, self.allocate)
+                    field.name: collate_field(field, values, records, self.allocate)
                     for field, values in zip(state.plan.fields, self._columns(state.plan), strict=True)
                 }
             except Exception as error:

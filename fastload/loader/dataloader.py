@@ -16,7 +16,7 @@ from torch.utils import data
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from fastload.dataset import Dataset
-from fastload.engine import make_engine, why_not_native
+from fastload.engine import OnError, make_engine, why_not_native
 from fastload.errors import UsageError
 from fastload.format import parse_size
 from fastload.loader.iterator import EngineIterator, Job, Progress, SpareEngine
@@ -49,6 +49,10 @@ class DataLoader(data.DataLoader[T], Generic[T]):
             torch.initial_seed(), or 0 where torch.distributed runs more than one process.
         buffer_bytes: at most so many bytes (an integer, or text as ``"512MB"``) of batches that are made
             and not yet delivered; one batch is always admitted.
+        on_error: what becomes of a record whose bytes are bad. ``"raise"`` (the default) raises its error;
+            ``"substitute"`` takes another one, a function of (seed, epoch, position, attempt);
+            ``"skip"`` leaves it out, which shortens its batch and never the number of batches.
+            :meth:`stats` counts and lists them.
 
     Each new iteration is the next epoch, with its own order and draws: a pure function of (seed, epoch),
     at any ``num_workers``. :meth:`set_epoch` names the next one.
@@ -85,7 +89,16 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         in_order: bool = True,
         seed: int | None = None,
         buffer_bytes: int | str | None = None,
+        on_error: OnError = "raise",
     ) -> None:
+        if on_error not in ("raise", "substitute", "skip"):
+            raise UsageError(f"unknown on_error {on_error!r}", hint="use 'raise', 'substitute' or 'skip'")
+        if on_error == "skip" and batch_size is None and batch_sampler is None:
+            raise UsageError(
+                "on_error='skip' shortens batches, and batch_size=None makes none",
+                hint="use on_error='substitute'",
+            )
+        self.on_error = on_error
         self.seed = seed
         self.buffer_bytes = buffer_bytes
         self._byte_budget = None if buffer_bytes is None else parse_size(buffer_bytes)
@@ -136,6 +149,8 @@ class DataLoader(data.DataLoader[T], Generic[T]):
                 "load it sample by sample. For the fast path give the loader a fastload dataset: use its "
                 "transform(), slices and +, or torch's Subset, random_split and ConcatDataset"
             )
+        if self._native is None and self.on_error != "raise":
+            _warn("on_error does nothing for a dataset that torch's own machinery loads")
 
     def check_worker_number_rationality(self) -> None:
         """Warn of more worker processes than CPUs; native threads are no processes."""
@@ -200,7 +215,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         self._order = "sampler" if known is None else "fastload"
         pin = self._pins()
         singles, deliver = self._delivery(dataset, pin)
-        plan = dataset.plan(seed=seed, samples=singles)
+        plan = dataset.plan(seed=seed, samples=singles, on_error=self.on_error)
         engine = self._spare.take(plan) or make_engine(plan, self.num_workers, self._byte_budget)
         self._engine_name = engine.name
         job = Job(
@@ -234,6 +249,8 @@ class DataLoader(data.DataLoader[T], Generic[T]):
 
             def deliver(made: Any, memory: Any) -> Any:
                 samples = [dataset.split(values, 1)[0] for values in made]
+                if not samples and collate is data.default_collate:
+                    raise EngineError("no record of a batch could be made", hint="use on_error='substitute'")
                 batch = samples[0] if one_by_one else samples
                 batch = batch if torchs else collate(batch)
                 return pin_memory(batch) if pin else batch  # type: ignore[no-untyped-call]
@@ -259,7 +276,9 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         ``engine`` is ``"native"``, ``"python"`` or ``"torch"``; ``why_not_native`` says the reason in
         words, or is None. ``order`` is ``"fastload"``, or ``"sampler"`` where one's indices are followed.
         ``batches``, ``samples`` and ``wait_seconds`` (spent waiting for the engine) count the epoch so far,
-        ``position`` the samples of all ranks. ``engine_counters`` are the engine's own while it lives.
+        ``position`` the samples of all ranks. ``rejected`` counts the epoch's bad records and
+        ``rejections`` tells of the first 100: path, record, field and error (see ``on_error``).
+        ``engine_counters`` are the engine's own while it lives.
         """
         if self._native is None:
             why = f"the dataset is a {type(self.dataset).__name__}, which torch's own machinery loads"

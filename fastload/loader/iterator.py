@@ -6,11 +6,12 @@ import collections
 import dataclasses
 import os
 import time
+import warnings
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from fastload.engine.plan import Allocate, BatchIndices, Engine, Plan
+from fastload.engine.plan import Allocate, BatchIndices, Engine, Plan, Rejection
 from fastload.errors import EngineError
 from fastload.sampling import Indices
 
@@ -22,16 +23,37 @@ _abandoned: list[Engine] = []
 
 _END = object()
 
+KEPT_REJECTIONS = 100
+"""How many rejections of an epoch stats() lists."""
+
 
 @dataclasses.dataclass
 class Progress:
-    """How far an epoch was delivered. ``position`` counts samples over all ranks, prefetched ones not."""
+    """How far an epoch was delivered. ``position`` counts samples over all ranks, prefetched ones not.
+
+    ``rejected`` counts records that could not be made, ``rejections`` tells of the first of them.
+    """
 
     epoch: int = 0
     position: int = 0
     batches: int = 0
     samples: int = 0
     wait_seconds: float = 0.0
+    rejected: int = 0
+    rejections: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+
+    def reject(self, rejections: Sequence[Rejection]) -> None:
+        """Count rejections, keep them for stats(), and warn of the first."""
+        if rejections and not self.rejected:
+            first = rejections[0]
+            done = "left out" if first.skipped else "replaced"
+            text = f"a bad record was {done}, as will be others; loader.stats() counts them: {first.error}"
+            warnings.warn(text, UserWarning, stacklevel=5)
+        self.rejected += len(rejections)
+        for rejection in rejections[: KEPT_REJECTIONS - len(self.rejections)]:
+            told = dataclasses.asdict(rejection)
+            del told["skipped"]
+            self.rejections.append(told)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,7 +127,7 @@ class EngineIterator(Iterator[Any]):
             return _END
         started = time.perf_counter()
         count, memory = self._in_flight[0]
-        made = self._receive(count)
+        made, skipped = self._receive(count)
         self._in_flight.popleft()
         progress = self._progress
         progress.wait_seconds += time.perf_counter() - started
@@ -113,7 +135,7 @@ class EngineIterator(Iterator[Any]):
             self._submit()
         batch = self._job.deliver(made, memory)
         progress.batches += 1
-        progress.samples += count
+        progress.samples += count - skipped
         progress.position += count * self._job.world
         return batch
 
@@ -133,10 +155,24 @@ class EngineIterator(Iterator[Any]):
         self._in_flight.append((len(records), memory))
         return True
 
-    def _receive(self, count: int) -> Mapping[str, Any] | list[Mapping[str, Any]]:
+    def _receive(self, count: int) -> tuple[Mapping[str, Any] | list[Mapping[str, Any]], int]:
+        """Return what the engine made of ``count`` samples, and how many of them were skipped."""
         if not self._job.singles:
-            return self._engine.next(self._job.timeout)
-        return [self._engine.next(self._job.timeout) for _ in range(count)]
+            made = self._engine.next(self._job.timeout)
+            return made, self._note_rejections()
+        singles = []
+        for _ in range(count):
+            one = self._engine.next(self._job.timeout)
+            if not self._note_rejections():
+                singles.append(one)
+        return singles, count - len(singles)
+
+    def _note_rejections(self) -> int:
+        rejections = self._engine.rejections
+        if not rejections:
+            return 0
+        self._progress.reject(rejections)
+        return sum(rejection.skipped for rejection in rejections)
 
     def _finish(self) -> None:
         if self._job.release is not None and self._finalizer.detach() is not None:

@@ -20,10 +20,14 @@ from fastload.transforms.operations import (
     ToDtype,
 )
 from fastload.transforms.program import OutputSpec, apply_program, native_specs, output_spec
-from fastload.transforms.random import Draws, SampleKey
+from fastload.transforms.random import BATCH_GROUP, LAST_GROUP, MAP_GROUP, SUBSTITUTE_GROUP, Draws, SampleKey
 from fastload.transforms.torchvision import from_torchvision
 
 __all__ = [
+    "BATCH_GROUP",
+    "LAST_GROUP",
+    "MAP_GROUP",
+    "SUBSTITUTE_GROUP",
     "Call",
     "CenterCrop",
     "Draws",

@@ -10,6 +10,12 @@ from typing import NamedTuple
 
 _MASK = 0xFFFFFFFF
 
+# The numbers of transform groups end here; these key other draws.
+LAST_GROUP = 251
+MAP_GROUP = 252
+BATCH_GROUP = 253
+SUBSTITUTE_GROUP = 255
+
 
 class SampleKey(NamedTuple):
     """What identifies the draws of one sample in one transform group."""

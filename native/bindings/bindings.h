@@ -3,9 +3,14 @@
 
 #include <nanobind/nanobind.h>
 
+#include "core/error.h"
+
 namespace fastload::bindings {
 
 namespace nb = nanobind;
+
+// The error as Python has it. Needs the GIL.
+nb::object exception_of(const Error& error);
 
 void bind_errors(nb::module_& module);
 void bind_crc32c(nb::module_& module);

@@ -156,7 +156,7 @@ class PyEngine {
     engine_->submit({copy(positions), copy(sources), copy(records), epoch}, std::move(pointers));
   }
 
-  nb::list next(double timeout) {
+  nb::tuple next(double timeout) {
     std::shared_ptr<Batch> batch;
     {
       const nb::gil_scoped_release released;
@@ -170,7 +170,11 @@ class PyEngine {
       fields.append(nb::make_tuple(memory(output.data), memory(output.offsets), memory(output.lengths),
                                    memory(output.validity), output.size.height, output.size.width));
     }
-    return fields;
+    nb::list rejected;
+    for (const Rejection& rejection : batch->rejections()) {
+      rejected.append(nb::make_tuple(rejection.sample, exception_of(rejection.error)));
+    }
+    return nb::make_tuple(fields, rejected);
   }
 
   EngineStats stats() const { return engine_->stats(); }
@@ -186,8 +190,9 @@ class PyEngine {
 };
 
 PyEngine* make_engine(const nb::list& sources, const nb::list& fields, std::uint64_t seed,
-                      std::size_t threads, std::uint64_t byte_budget) {
+                      std::size_t threads, std::uint64_t byte_budget, bool tolerant) {
   BatchPlan plan;
+  plan.tolerant = tolerant;
   for (const nb::handle source : sources) plan.sources.push_back(nb::cast<std::shared_ptr<Dataset>>(source));
   for (const nb::handle field : fields) plan.fields.push_back(field_of(nb::cast<nb::dict>(field)));
   plan.seed = seed;
@@ -221,11 +226,12 @@ void bind_engine(nb::module_& module) {
   nb::class_<Memory>(module, "_Memory", nb::type_slots(memory_slots));
   nb::class_<PyEngine>(module, "Engine", "Threads that make batches; see fastload/engine/native.py.")
       .def(nb::new_(&make_engine), nb::arg("sources"), nb::arg("fields"), nb::arg("seed"), nb::arg("threads"),
-           nb::arg("byte_budget"))
+           nb::arg("byte_budget"), nb::arg("tolerant") = false)
       .def("submit", &PyEngine::submit, nb::arg("positions"), nb::arg("sources"), nb::arg("records"),
            nb::arg("epoch"), nb::arg("addresses"), "Queue a batch.")
       .def("next", &PyEngine::next, nb::arg("timeout"),
-           "Wait for the oldest batch. Return, a field: data, offsets, lengths, validity, height, width.")
+           "Wait for the oldest batch. Return, a field: data, offsets, lengths, validity, height, width; and "
+           "the samples that were left unmade, each with its error.")
       .def_prop_ro("in_flight", &PyEngine::in_flight, "Number of batches submitted and not delivered.")
       .def("stats", &stats_of, "Return the counters.")
       .def("close", &PyEngine::close, "Stop and join the threads.");

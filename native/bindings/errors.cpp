@@ -29,7 +29,9 @@ const char* class_name(ErrorKind kind) {
   return "FastloadError";
 }
 
-void raise(const Error& error) {
+}  // namespace
+
+nb::object exception_of(const Error& error) {
   const auto text = [](const std::string& value) -> nb::object {
     if (value.empty()) return nb::none();
     return nb::steal(PyUnicode_DecodeUTF8(value.data(), static_cast<Py_ssize_t>(value.size()), "replace"));
@@ -38,16 +40,12 @@ void raise(const Error& error) {
     if (value < 0) return nb::none();
     return nb::int_(value);
   };
-  nb::object type = nb::module_::import_("fastload.errors").attr(class_name(error.kind));
-  nb::object instance =
-      type(text(error.what()), nb::arg("path") = text(error.where.path),
+  const nb::object type = nb::module_::import_("fastload.errors").attr(class_name(error.kind));
+  return type(text(error.what()), nb::arg("path") = text(error.where.path),
            nb::arg("shard") = text(error.where.shard), nb::arg("record") = number(error.where.record),
            nb::arg("field") = text(error.where.field), nb::arg("offset") = number(error.where.offset),
            nb::arg("hint") = text(error.hint));
-  PyErr_SetObject(type.ptr(), instance.ptr());
 }
-
-}  // namespace
 
 void bind_errors(nb::module_&) {
   nb::register_exception_translator([](const std::exception_ptr& pointer, void*) {
@@ -55,7 +53,8 @@ void bind_errors(nb::module_&) {
       std::rethrow_exception(pointer);
     } catch (const Error& error) {
       try {
-        raise(error);
+        const nb::object instance = exception_of(error);
+        PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(instance.ptr())), instance.ptr());
       } catch (nb::python_error& failure) {
         failure.restore();
       }

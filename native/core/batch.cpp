@@ -54,7 +54,8 @@ Batch::Batch(std::shared_ptr<const BatchPlan> shared_plan, BatchIndices batch_in
       number(batch_number),
       outputs(plan->fields.size()),
       addresses_(std::move(addresses)),
-      data_bytes_(plan->fields.size()) {}
+      data_bytes_(plan->fields.size()),
+      rejected_(plan->tolerant ? samples() : 0) {}
 
 void Batch::prepare(Pool& pool) {
   for (std::size_t f = 0; f < outputs.size(); ++f) {
@@ -130,6 +131,12 @@ void Batch::fail(std::size_t sample, std::exception_ptr error) {
   if (sample >= limit_.load(std::memory_order_relaxed)) return;
   limit_.store(sample, std::memory_order_release);
   error_ = std::move(error);
+}
+
+void Batch::reject(std::size_t sample, const Error& error) {
+  rejected_[sample] = 1;
+  std::lock_guard lock(error_mutex_);
+  rejections_.push_back({sample, error});
 }
 
 void Batch::rethrow() {

@@ -53,6 +53,8 @@ struct BatchPlan {
   std::vector<FieldPlan> fields;
   std::uint64_t seed = 0;
   image::FallbackDecoder fallback;
+  // Whether records whose bytes are bad are left unmade and reported, instead of failing their batch.
+  bool tolerant = false;
 
   // Whether the bytes of a batch are known from its number of samples alone.
   bool fixed_size() const;
@@ -64,6 +66,12 @@ struct BatchIndices {
   std::vector<std::int64_t> sources;
   std::vector<std::int64_t> records;
   std::uint32_t epoch = 0;
+};
+
+// A sample that was left unmade, and why.
+struct Rejection {
+  std::size_t sample = 0;
+  Error error;
 };
 
 // One field of a batch, made.
@@ -121,6 +129,11 @@ class Batch {
   std::size_t limit() const { return limit_.load(std::memory_order_acquire); }
   // Throws what was recorded, once.
   void rethrow();
+  // Tolerant plans: leaves a sample unmade. Called by the thread that makes it, or between the stages.
+  void reject(std::size_t sample, const Error& error);
+  bool rejected(std::size_t sample) const { return !rejected_.empty() && rejected_[sample] != 0; }
+  // Of a batch that is done.
+  const std::vector<Rejection>& rejections() const { return rejections_; }
 
   const std::shared_ptr<const BatchPlan> plan;
   const BatchIndices indices;
@@ -141,6 +154,8 @@ class Batch {
   std::atomic<std::size_t> limit_{std::numeric_limits<std::size_t>::max()};
   std::mutex error_mutex_;
   std::exception_ptr error_;
+  std::vector<std::uint8_t> rejected_;  // a sample, in tolerant plans
+  std::vector<Rejection> rejections_;
 };
 
 }  // namespace fastload

@@ -56,6 +56,12 @@ void check_label(const std::byte* item, std::uint64_t classes) {
   }
 }
 
+// Bytes that are not what a writer made of a record. Anything else that fails is no matter of the record.
+bool is_bad_record(const Error& error) {
+  return error.kind == ErrorKind::decode || error.kind == ErrorKind::corruption ||
+         error.kind == ErrorKind::record;
+}
+
 std::string text(image::Size size) {
   return std::to_string(size.height) + " x " + std::to_string(size.width);
 }
@@ -130,7 +136,11 @@ void BatchWorker::fail(Batch& batch, std::size_t sample, const FieldPlan* field)
     error.where.record = batch.indices.records[sample];
     if (field != nullptr && error.where.field.empty()) error.where.field = field->name;
     if (field != nullptr && error.where.path.empty()) error.where.path = place(sample).open->shard->path();
-    batch.fail(sample, std::make_exception_ptr(error));
+    if (plan_->tolerant && is_bad_record(error)) {
+      batch.reject(sample, error);
+    } else {
+      batch.fail(sample, std::make_exception_ptr(error));
+    }
   } catch (...) {
     batch.fail(sample, std::current_exception());
   }
@@ -157,9 +167,25 @@ std::size_t BatchWorker::each(Batch& batch, std::size_t f, std::size_t begin, st
   return i;
 }
 
+template <typename Make>
+void BatchWorker::each_run(Batch& batch, std::size_t begin, std::size_t end, Make&& make) {
+  while (begin < (end = std::min(end, batch.limit()))) {
+    std::size_t run_end = begin;
+    while (run_end < end && !batch.rejected(run_end)) ++run_end;
+    // What stopped the run is rejected, beyond the limit, or the end.
+    begin = (run_end > begin ? make(begin, run_end) : run_end) + 1;
+  }
+}
+
 void BatchWorker::size(Batch& batch, std::size_t begin, std::size_t end) {
   const std::uint64_t start = now_ns();
-  end = locate(batch, begin, std::min(end, std::max(begin, batch.limit())));
+  each_run(batch, begin, end,
+           [&](std::size_t first, std::size_t last) { return size_run(batch, first, last); });
+  counters.size_ns.add(now_ns() - start);
+}
+
+std::size_t BatchWorker::size_run(Batch& batch, std::size_t begin, std::size_t end) {
+  end = locate(batch, begin, end);
   for (std::size_t f = 0; f < plan_->fields.size(); ++f) {
     const FieldPlan& field = plan_->fields[f];
     if (field.kind != FieldKind::values) continue;
@@ -173,31 +199,35 @@ void BatchWorker::size(Batch& batch, std::size_t begin, std::size_t end) {
       lengths[i] = static_cast<std::int64_t>(bytes);
     });
   }
-  counters.size_ns.add(now_ns() - start);
+  return end;
 }
 
 void BatchWorker::size_images(Batch& batch) {
-  const std::size_t end = std::min(batch.samples(), batch.limit());
   for (std::size_t f = 0; f < plan_->fields.size(); ++f) {
     const FieldPlan& field = plan_->fields[f];
     if (field.kind != FieldKind::image || field.program->fixed_size()) continue;
     bool found = false;
-    for (std::size_t i = 0; i < end && !found; ++i) {
-      if (locate(batch, i, i + 1) == i) break;
+    for (std::size_t i = 0; i < std::min(batch.samples(), batch.limit()) && !found; ++i) {
+      if (batch.rejected(i) || locate(batch, i, i + 1) == i) continue;
       each(batch, f, i, i + 1, [&](std::size_t, Place at) {
-        found = true;
         batch.outputs[f].size_sample = i;
         const Bytes encoded = at.open->shard->value(field.field, at.record, scratch_);
         batch.outputs[f].size =
             field.program->output_size(encoded, key(batch, i), *image_scratch_, plan_->fallback);
+        found = true;
       });
     }
   }
 }
 
 void BatchWorker::fill(Batch& batch, std::size_t begin, std::size_t end) {
+  each_run(batch, begin, end,
+           [&](std::size_t first, std::size_t last) { return fill_run(batch, first, last); });
+}
+
+std::size_t BatchWorker::fill_run(Batch& batch, std::size_t begin, std::size_t end) {
   std::uint64_t start = now_ns();
-  end = locate(batch, begin, std::min(end, std::max(begin, batch.limit())));
+  end = locate(batch, begin, end);
   for (std::size_t f = 0; f < plan_->fields.size() && end > begin; ++f) {
     switch (plan_->fields[f].kind) {
       case FieldKind::column:
@@ -218,6 +248,7 @@ void BatchWorker::fill(Batch& batch, std::size_t begin, std::size_t end) {
   }
   counters.read_ns.add(now_ns() - start);
   counters.samples.add(end - begin);
+  return end;
 }
 
 std::size_t BatchWorker::fill_column(Batch& batch, std::size_t f, std::size_t begin, std::size_t end) {

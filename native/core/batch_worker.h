@@ -75,6 +75,12 @@ class BatchWorker {
 
   OpenShard* open_shard(std::int64_t source, std::int64_t record);
   void trim_open();
+  // Calls make(begin, end), which returns the first sample that failed or `end`, until it has met all samples
+  // of [begin, end) that are to be made.
+  template <typename Make>
+  void each_run(Batch& batch, std::size_t begin, std::size_t end, Make&& make);
+  std::size_t size_run(Batch& batch, std::size_t begin, std::size_t end);
+  std::size_t fill_run(Batch& batch, std::size_t begin, std::size_t end);
   // Fills places_ with [begin, end); returns the first that failed, else end.
   std::size_t locate(Batch& batch, std::size_t begin, std::size_t end);
   // Calls make(sample, place) for [begin, end) where the field is valid; returns the first that failed, else
