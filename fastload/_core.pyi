@@ -81,14 +81,14 @@ class ShardWriter:
 class Engine:
     """Threads that make batches; see fastload/engine/native.py."""
 
-    def __init__(self, sources: list, fields: list, seed: int, threads: int, byte_budget: int) -> None: ...
+    def __init__(self, sources: list, fields: list, seed: int, threads: int, byte_budget: int, tolerant: bool = False) -> None: ...
 
     def submit(self, positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], sources: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], records: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], epoch: int, addresses: Sequence[int]) -> None:
         """Queue a batch."""
 
-    def next(self, timeout: float) -> list:
+    def next(self, timeout: float) -> tuple:
         """
-        Wait for the oldest batch. Return, a field: data, offsets, lengths, validity, height, width.
+        Wait for the oldest batch. Return, a field: data, offsets, lengths, validity, height, width; and the samples that were left unmade, each with its error.
         """
 
     @property

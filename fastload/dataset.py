@@ -10,19 +10,20 @@ import os
 import random
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
-from fastload.engine.plan import BatchIndices, Engine, FieldPlan, OnError, Plan
+from fastload.engine.look import NO_PROGRAM, Look, Program
+from fastload.engine.plan import BatchIndices, Engine, OnError, Plan
 from fastload.errors import SchemaError, UsageError
 from fastload.format import Manifest, SplitReader
 from fastload.format.manifest import fingerprint_of
 from fastload.sampling import Selection
 from fastload.schema import Field, Image, Label, Ragged, Schema
 from fastload.storage import open_storage
-from fastload.transforms import LAST_GROUP, Call, Operation, from_torchvision, output_spec
+from fastload.transforms import LAST_GROUP, Call, from_torchvision, output_spec
 
 if TYPE_CHECKING:
     from PIL import Image as PillowImage
@@ -37,47 +38,6 @@ else:
     _Base = object
 
 __all__ = ["Dataset", "Look", "open_dataset"]
-
-
-@dataclasses.dataclass(frozen=True)
-class Program:
-    """What happens to one field: its operations, and the group number that keys their draws."""
-
-    operations: tuple[Operation, ...]
-    group: int
-
-
-_NO_PROGRAM = Program((), 0)
-
-
-@dataclasses.dataclass(frozen=True)
-class Look:
-    """How samples and batches look: which fields, transformed how, in which types and container."""
-
-    columns: tuple[str, ...]
-    programs: tuple[tuple[str, Program], ...] = ()
-    ragged: tuple[tuple[str, str], ...] = ()
-    format: Literal["torch", "numpy"] = "torch"
-    tuples: bool = False
-
-    def plan(self, schema: Schema, sources: Sequence[SplitReader], *, samples: bool = False) -> Plan:
-        """Return the plan that makes this; for single ``samples`` ragged fields are not joined."""
-        programs, ragged = dict(self.programs), {} if samples else dict(self.ragged)
-        fields = []
-        for name in self.columns:
-            program = programs.get(name, _NO_PROGRAM)
-            mode = ragged.get(name, "list")
-            fields.append(FieldPlan(name, schema[name], program.operations, program.group, mode))
-        return Plan(tuple(sources), tuple(fields))
-
-    @property
-    def draws(self) -> bool:
-        """Whether anything in it may draw random numbers."""
-        return any(program.operations for name, program in self.programs if name in self.columns)
-
-    def shape(self, values: Mapping[str, Any]) -> Any:
-        """Return the values of one batch or sample in the container asked for."""
-        return tuple(values.values()) if self.tuples else dict(values)
 
 
 class Dataset(_Base):
@@ -128,7 +88,7 @@ class Dataset(_Base):
     def schema(self) -> Schema:
         """The fields of a record that samples have, in their order, as stored."""
         stored = self.sources[0].schema
-        return Schema({name: stored[name] for name in self.look.columns})
+        return Schema({name: stored[self.look.stored(name)] for name in self.look.columns})
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -159,7 +119,8 @@ class Dataset(_Base):
         container = "tuples" if self.look.tuples else "dicts"
         kind = "torch tensors" if self.look.format == "torch" else "NumPy arrays"
         fields = [f"  {name}: {text}" for name, text in self._described()]
-        return "\n".join([self._title(), *fields, f"  as {container} of {kind}"])
+        maps = [f"  {text}" for text in self.look.maps_named()]
+        return "\n".join([self._title(), *fields, *maps, f"  as {container} of {kind}"])
 
     def _title(self) -> str:
         where = ", ".join(dict.fromkeys(f"{source.folder} [{source.name}]" for source in self.sources))
@@ -169,7 +130,7 @@ class Dataset(_Base):
         """Return each field's name, and its type and operations."""
         programs = dict(self.look.programs)
         return [
-            (name, " -> ".join([_describe(field), *map(repr, programs.get(name, _NO_PROGRAM).operations)]))
+            (name, " -> ".join([_describe(field), *map(repr, programs.get(name, NO_PROGRAM).operations)]))
             for name, field in self.schema.items()
         ]
 
@@ -299,6 +260,8 @@ class Dataset(_Base):
     def select_columns(self, names: str | Sequence[str]) -> Dataset:
         """Return a view whose samples have only the named fields, in that order; no others are read."""
         columns = (names,) if isinstance(names, str) else tuple(names)
+        if self.look.maps or self.look.batch_maps:  # which fields those make shows when they run
+            return self._with(look=dataclasses.replace(self.look, picked=columns))
         self._check_names(columns)
         return self._with(look=dataclasses.replace(self.look, columns=columns))
 
@@ -344,17 +307,46 @@ class Dataset(_Base):
         value as NumPy has it. Raises UsageError for operations that do not fit the field.
         """
         self._check_names(list(fields))
-        programs = dict(self.look.programs)
+        if self.look.maps:
+            raise UsageError("transforms come before map", hint="call transform() first, then map()")
+        look = self.look
         for name, transforms in fields.items():
+            programs = dict(look.programs)
             if transforms is None:
                 programs.pop(name, None)
-                continue
-            group = max((program.group for program in programs.values()), default=-1) + 1
-            before = programs.get(name, Program((), group))
-            after = Program(before.operations + from_torchvision(transforms), before.group)
-            _check_program(name, self.schema, after)
-            programs[name] = after
-        return self._with(look=dataclasses.replace(self.look, programs=tuple(programs.items())))
+            else:
+                before = programs.get(name, Program((), look.next_group()))
+                after = Program(before.operations + from_torchvision(transforms), before.group)
+                _check_program(name, self.schema, after)
+                programs[name] = after
+            look = dataclasses.replace(look, programs=tuple(programs.items()))
+        return self._with(look=look)
+
+    def map(self, function: Callable[[dict[str, Any]], Mapping[str, Any]]) -> Dataset:
+        """Return a view whose samples ``function`` has been called with: a dict, as ``ds[i]`` has it.
+
+        It returns a dict of what the sample holds then: fields may come, go and change. Several functions
+        are called in the order given, all after the transforms. In a DataLoader they run on its threads,
+        while everything before them is made natively.
+
+        Random numbers that the function takes from torch, NumPy or ``random`` are seeded for the sample,
+        which lets only one such function run at a time. One with a parameter ``generator`` gets a
+        ``numpy.random.Generator`` of the sample by that name instead, and runs on all threads at once.
+
+        A function that meets a sample it does not want raises errors.RecordError: the DataLoader's
+        ``on_error`` says what becomes of it.
+        """
+        return self._with(look=dataclasses.replace(self.look, maps=(*self.look.maps, Call(function))))
+
+    def map_batches(self, function: Callable[[dict[str, Any]], Any]) -> Dataset:
+        """Return a view whose batches ``function`` has been called with, in the thread that asks for them.
+
+        It gets the batch as a dict of fields, may change it, and returns what the batch becomes, a dict:
+        ``ds.map_batches(T.MixUp(num_classes=1000))``. Random numbers are seeded as for :meth:`map`, for
+        the batch. Only fastload's DataLoader makes batches: ``ds[i]`` and other loaders don't call it.
+        """
+        calls = (*self.look.batch_maps, Call(function))
+        return self._with(look=dataclasses.replace(self.look, batch_maps=calls))
 
     # --- samples ---------------------------------------------------------------------------------------
 
@@ -413,15 +405,7 @@ class Dataset(_Base):
 
     def split(self, values: Mapping[str, Any], count: int) -> list[Any]:
         """Return a batch of ``count`` samples, as an engine made it, as single samples."""
-        if self.look.format == "torch":
-            from fastload.staging import to_torch
-
-            values = to_torch(values, self._sample_plan)
-        columns = [_unstack(self.sources[0].schema[name], value) for name, value in values.items()]
-        return [
-            self.look.shape({name: column[number] for name, column in zip(values, columns, strict=True)})
-            for number in range(count)
-        ]
+        return [self.look.shape(sample) for sample in self.look.samples(values, self._sample_plan, count)]
 
     def _engine(self) -> Engine:
         """Return this thread's engine, made anew in a forked child."""
@@ -441,12 +425,6 @@ def _describe(field: Field) -> str:
     required = [repr(getattr(field, part.name)) for part in said if part.default is dataclasses.MISSING]
     named = [f"{p.name}={getattr(field, p.name)!r}" for p in said if p.default is not dataclasses.MISSING]
     return f"{type(field).__name__}({', '.join(required + named)})"
-
-
-def _unstack(field: Field, value: Any) -> Any:
-    if isinstance(field, Label) and getattr(value, "ndim", 0) == 1:
-        return value.tolist()  # ints, as ImageFolder gives
-    return value.unbind() if hasattr(value, "unbind") else value
 
 
 def _check_program(name: str, schema: Schema, program: Program) -> None:

@@ -14,7 +14,6 @@ import numpy as np
 from fastload.engine import BatchIndices, FieldPlan, Plan, make_engine
 from fastload.schema import HeapField, Image
 from fastload.transforms import Call, Draws, Operation, decode_image
-from fastload.transforms.call import seeded
 
 _REPEATS = 5
 
@@ -108,8 +107,7 @@ def _timed(work: Callable[[], Any]) -> tuple[Any, float]:
 
 def _call(operation: Operation, value: Any, draws: Draws) -> Any:
     assert isinstance(operation, Call)  # Dataset.transform admits no other for fields that are no images
-    with seeded(draws.seed(0)):
-        return operation.function(value)
+    return operation.call(value, draws)
 
 
 def _text(value: Any) -> str:
@@ -138,7 +136,7 @@ class _Steps:
 
     def field(self, plan: FieldPlan) -> None:
         """Add the steps of one field. Raises what reading, decoding or an operation does."""
-        value, seconds = _timed(lambda: self._reader.value(self._record, plan.name))
+        value, seconds = _timed(lambda: self._reader.value(self._record, plan.column))
         self._add(plan, "read", self._stored(plan, value), {}, seconds)
         if value is None:
             return
@@ -152,7 +150,7 @@ class _Steps:
 
     def _stored(self, plan: FieldPlan, value: Any) -> str:
         if isinstance(plan.field, HeapField):
-            stored = f"{len(self._reader.stored(self._record, plan.name)):,} bytes"
+            stored = f"{len(self._reader.stored(self._record, plan.column)):,} bytes"
             return stored if isinstance(value, bytes) else f"{stored}: {_text(value)}"
         return _text(value)
 

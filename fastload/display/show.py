@@ -49,7 +49,7 @@ def show(
 
     Raises UsageError where no field is an image, or there is no sample; WriteError; what making samples does.
     """
-    plan = dataclasses.replace(plan, fields=_image_fields(plan))
+    plan = dataclasses.replace(plan, fields=_image_fields(plan), finish=None)
     if not plan.fields:
         raise UsageError("the dataset has no image field to show")
     pictures, captions = [], []
@@ -83,7 +83,7 @@ def describe_html(
         for row in rows
     )
     figures = [
-        f"<div style='width: 140px'>{figure(plan.sources[source], record, field.name)}</div>"
+        f"<div style='width: 140px'>{figure(plan.sources[source], record, field.column)}</div>"
         for field in _image_fields(plan)[:1]
         for source, record in zip(sources[:_FIGURES].tolist(), records[:_FIGURES].tolist(), strict=True)
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fastload._config import logger
+from fastload.engine.look import Look
 from fastload.engine.native import NativeEngine, why_not_native
 from fastload.engine.plan import (
     Allocate,
@@ -28,6 +29,7 @@ __all__ = [
     "EngineFactory",
     "FieldPlan",
     "Jagged",
+    "Look",
     "NativeEngine",
     "OnError",
     "Plan",

@@ -43,6 +43,10 @@ def collate_field(
         for number, value in enumerate(values):
             batch[number] = value
         return batch
+    if not values:
+        if isinstance(field, Image):
+            return _no_images(plan)
+        return np.empty(0) if isinstance(field, (Scalar, Label, Tensor)) else []
     if all(isinstance(value, np.ndarray) for value in values):
         return _stack(plan, values, records, allocate)
     if all(isinstance(value, (bool, int, float)) for value in values):
@@ -61,8 +65,6 @@ def _empty(name: str, shape: tuple[int, ...], dtype: np.dtype[Any], allocate: Al
 
 
 def _stack(plan: FieldPlan, values: Sequence[Array], records: Array, allocate: Allocate | None) -> Array:
-    if not values:
-        return _no_images(plan) if isinstance(plan.field, Image) else np.empty(0)
     first = values[0]
     for number, value in enumerate(values):
         if value.shape != first.shape or value.dtype != first.dtype:

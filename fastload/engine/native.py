@@ -21,7 +21,7 @@ from fastload.format import decode_value
 from fastload.schema import ColumnField, Image, Label, Ragged, Schema, numpy_dtype_of
 from fastload.transforms import native_specs, output_spec
 
-__all__ = ["NativeEngine", "why_not_native"]
+__all__ = ["NativeEngine", "why_not_field", "why_not_native", "why_not_sources"]
 
 Array = npt.NDArray[Any]
 _INT64 = np.dtype(np.int64)
@@ -47,21 +47,30 @@ BuildArray = Callable[[int, _Parts], Array]
 
 
 def why_not_native(plan: Plan) -> str | None:
-    """Return in words why the compiled core cannot run ``plan``, or None if it can."""
+    """Return in words why the compiled core cannot run all of ``plan``, or None if it can."""
+    reason = why_not_sources(plan)
+    if reason is not None:
+        return reason
+    for field in plan.fields:
+        reason = why_not_field(field)
+        if reason is not None:
+            return f"field {field.name!r}: {reason}"
+    return "map's functions run in Python" if plan.finish is not None else None
+
+
+def why_not_sources(plan: Plan) -> str | None:
+    """Return in words why the compiled core cannot read ``plan``'s sources, or None if it can."""
     core = _backend.core()
     if core is None:
         return "the compiled core was not built, or FASTLOAD_BACKEND=python"
     for source in plan.sources:
         if source.native() is None:
             return f"{source.folder} is not on a local filesystem"
-    for field in plan.fields:
-        reason = _why_not_field(field)
-        if reason is not None:
-            return f"field {field.name!r}: {reason}"
     return None
 
 
-def _why_not_field(plan: FieldPlan) -> str | None:
+def why_not_field(plan: FieldPlan) -> str | None:
+    """Return in words why the compiled core cannot make a field, or None if it can."""
     field = plan.field
     if not isinstance(field, Image):
         if plan.operations:
@@ -93,13 +102,13 @@ class NativeEngine:
         if core is None:
             raise EngineError("the native engine needs the compiled core")
         self._plan = plan
-        schema = plan.sources[0].schema if plan.sources else Schema({f.name: f.field for f in plan.fields})
+        schema = plan.sources[0].schema if plan.sources else Schema({f.column: f.field for f in plan.fields})
         numbers = {name: number for number, name in enumerate(schema)}
         self._builders = [_builder(field) for field in plan.fields]
         self._in_flight: collections.deque[BatchIndices] = collections.deque()
         self._engine = core.Engine(
             [source.native() for source in plan.sources],
-            [{"field": numbers[field.name], **_native_field(field)} for field in plan.fields],
+            [{"field": numbers[field.column], **_native_field(field)} for field in plan.fields],
             plan.seed & 0xFFFFFFFFFFFFFFFF,
             num_workers,
             byte_budget or 0,

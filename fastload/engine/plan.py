@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +13,7 @@ from fastload.errors import FastloadError
 from fastload.format import SplitReader
 from fastload.sampling import Selection
 from fastload.schema import Field
-from fastload.transforms import Operation
+from fastload.transforms import Operation, SampleKey
 
 OnError = Literal["raise", "substitute", "skip"]
 Int64Array = npt.NDArray[np.int64]
@@ -24,7 +24,8 @@ class FieldPlan:
     """What one output field of a batch is made of.
 
     ``operations`` are applied in order, each drawing with (seed, epoch, position, ``group``, its index in
-    ``operations``). ``ragged`` is ``"list"``, ``"pad"`` or ``"jagged"`` for Ragged fields.
+    ``operations``). ``ragged`` is ``"list"``, ``"pad"`` or ``"jagged"`` for Ragged fields. ``stored`` is the
+    stored field's name, where it is not ``name``.
     """
 
     name: str
@@ -32,6 +33,12 @@ class FieldPlan:
     operations: tuple[Operation, ...] = ()
     group: int = 0
     ragged: str = "list"
+    stored: str = ""
+
+    @property
+    def column(self) -> str:
+        """The name of the stored field."""
+        return self.stored or self.name
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,13 +46,18 @@ class Plan:
     """Everything an engine needs except which records: sources (all of one schema) and fields.
 
     ``on_error`` says what becomes of a record whose bytes are bad; substitutes come out of ``selection``.
+    ``finish``, in Python, makes each sample of the fields of a batch of one; batches are then lists of what
+    it returned, under the name SAMPLES.
     """
+
+    SAMPLES: ClassVar[str] = "samples"
 
     sources: tuple[SplitReader, ...]
     fields: tuple[FieldPlan, ...]
     seed: int = 0
     on_error: OnError = "raise"
     selection: Selection | None = dataclasses.field(default=None, compare=False)
+    finish: Callable[[Mapping[str, BatchValue], SampleKey], Any] | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,4 +1,8 @@
-"""The engine without compiled code: the same plan, in NumPy and Pillow, on Python threads."""
+"""The engine of Python threads: the same plan, where callables take part or nothing was compiled.
+
+Fields that native code can make are made natively here as well, each sample by the thread that needs it;
+everything else in NumPy and Pillow.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +18,10 @@ from typing import Any
 import numpy as np
 
 from fastload.engine.collate import collate_field
-from fastload.engine.plan import Allocate, BatchIndices, BatchValue, FieldPlan, Jagged, Plan, Rejection
+from fastload.engine.plan import Allocate, BatchIndices, BatchValue, Jagged, Plan, Rejection
 from fastload.engine.reject import BAD_RECORD, answer
-from fastload.errors import EngineError, FastloadError
-from fastload.format import SplitReader
-from fastload.schema import Image
-from fastload.transforms import Call, Draws, SampleKey, apply_program, decode_image
-from fastload.transforms.call import seeded
+from fastload.engine.sample import SampleMaker, native_part
+from fastload.errors import EngineError
 
 __all__ = ["PythonEngine"]
 
@@ -44,6 +45,7 @@ class PythonEngine:
         self.rejections: Sequence[Rejection] = ()
         self._process = os.getpid()
         self._state = _State(plan, byte_budget)
+        self._maker: SampleMaker | None = None  # of the thread that calls next(), where it works
         self._in_flight: collections.deque[_Job] = collections.deque()
         self._threads = [
             threading.Thread(target=_work, args=(self._state,), name=f"fastload-{number}", daemon=True)
@@ -70,7 +72,9 @@ class PythonEngine:
         started = time.perf_counter()
         job = self._in_flight[0]
         if not self._threads:
-            job.make_all(self._state)
+            if self._maker is None:
+                self._maker = SampleMaker(self._state.plan)
+            job.make(0, self._state, self._maker)
         elif not job.done.wait(timeout or None):
             raise EngineError(f"no batch came within the timeout of {timeout:g} seconds")
         self._in_flight.popleft()
@@ -84,14 +88,22 @@ class PythonEngine:
         """Return counters since the engine was made; ``work_seconds`` are summed over threads.
 
         ``batches``, ``samples`` and ``batch_bytes`` (made), ``work_seconds``, ``wait_seconds`` (the
-        consumer), ``in_flight``, ``reason`` (why the native engine does not run).
+        consumer), ``in_flight``, ``reason`` (why the native engine does not run), ``native_fields`` (those
+        that are made natively all the same, or begun so).
         """
-        return {**self._state.stats(), "in_flight": len(self._in_flight), "reason": self._reason}
+        return {
+            **self._state.stats(),
+            "in_flight": len(self._in_flight),
+            "reason": self._reason,
+            "native_fields": list(native_part(self._state.plan)),
+        }
 
     def close(self) -> None:
         """Stop and join every thread, dropping what is in flight. May be called twice."""
         self._in_flight.clear()
         self._finalizer()
+        if self._maker is not None:
+            self._maker.close()
 
 
 class _State:
@@ -159,24 +171,22 @@ class _Job:
         self.result: Mapping[str, BatchValue] = {}
         self.error: BaseException | None = None
         self.seconds = 0.0
-        self._samples: list[list[Any] | None] = [None] * len(indices)
+        self._samples: list[Any] = [None] * len(indices)
         self._records = indices.records.copy()
         self._rejections: dict[int, list[Rejection]] = {}
         self._errors: dict[int, BaseException] = {}
         self._left = self.chunks
         self._lock = threading.Lock()
 
-    def make_all(self, state: _State) -> None:
-        self.make(0, state)
-
-    def make(self, chunk: int, state: _State) -> None:
+    def make(self, chunk: int, state: _State, maker: SampleMaker) -> None:
+        """Make the samples of one chunk, and the batch if it is the last one."""
         started = time.perf_counter()
         count = len(self.indices)
         for number in range(count * chunk // self.chunks, count * (chunk + 1) // self.chunks):
             if state.closed:
                 return
             try:
-                self._samples[number] = self._make_sample(state.plan, number)
+                self._samples[number] = self._make_sample(state.plan, number, maker)
             except Exception as error:
                 self._errors[number] = error
                 break
@@ -187,13 +197,13 @@ class _Job:
         if last:
             self._finish(state)
 
-    def _make_sample(self, plan: Plan, number: int) -> list[Any] | None:
+    def _make_sample(self, plan: Plan, number: int, maker: SampleMaker) -> Any:
         try:
-            return _make_sample(plan, self.indices, number)
+            return maker.make(self.indices, number)
         except BAD_RECORD as error:
             if plan.on_error == "raise":
                 raise
-            found, one, sample = answer(plan, self.indices, number, error, lambda o: _make_sample(plan, o, 0))
+            found, one, sample = answer(plan, self.indices, number, error, lambda one: maker.make(one, 0))
             self._rejections[number] = found
             self._records[number] = one.records[0]
             return sample
@@ -209,12 +219,7 @@ class _Job:
             self.error = self._errors[min(self._errors)]
         else:
             try:
-                made = [number for number, sample in enumerate(self._samples) if sample is not None]
-                records = self._records[made]
-                self.result = {
-                    field.name: collate_field(field, values, records, self.allocate)
-                    for field, values in zip(state.plan.fields, self._columns(state.plan), strict=True)
-                }
+                self.result = self._collate(state.plan)
             except Exception as error:
                 self.error = error
         self._samples = []
@@ -222,16 +227,25 @@ class _Job:
         state.finished(self)
         self.done.set()
 
-    def _columns(self, plan: Plan) -> list[list[Any]]:
-        samples = [sample for sample in self._samples if sample is not None]
-        return [[sample[number] for sample in samples] for number in range(len(plan.fields))]
+    def _collate(self, plan: Plan) -> Mapping[str, BatchValue]:
+        made = [number for number, sample in enumerate(self._samples) if sample is not None]
+        samples: list[Any] = [self._samples[number] for number in made]
+        if plan.finish is not None:
+            return {Plan.SAMPLES: samples}
+        records = self._records[made]
+        return {
+            field.name: collate_field(field, [sample[number] for sample in samples], records, self.allocate)
+            for number, field in enumerate(plan.fields)
+        }
 
 
 def _work(state: _State) -> None:
+    maker = SampleMaker(state.plan)
     while (task := state.tasks.get()) is not None:
         job, chunk = task
-        job.make(chunk, state)
+        job.make(chunk, state, maker)
         del task, job  # an idle thread must not keep a delivered batch alive
+    maker.close()
 
 
 def _shut_down(state: _State, threads: list[threading.Thread], process: int) -> None:
@@ -246,49 +260,6 @@ def _shut_down(state: _State, threads: list[threading.Thread], process: int) -> 
             thread.join(max(0.0, deadline - time.monotonic()))
 
 
-def _make_sample(plan: Plan, indices: BatchIndices, number: int) -> list[Any]:
-    source = plan.sources[int(indices.sources[number])]
-    record = int(indices.records[number])
-    sample = []
-    for field in plan.fields:
-        key = SampleKey(plan.seed, indices.epoch, int(indices.positions[number]), field.group)
-        try:
-            sample.append(_make_value(field, source, record, key))
-        except FastloadError as error:
-            raise _located(error, field, source, record)  # noqa: B904 (the same error, with its place)
-        except Exception as error:
-            raise EngineError(
-                f"a transform failed with {type(error).__name__}: {error}",
-                path=source.folder,
-                record=record,
-                field=field.name,
-            ) from error
-    return sample
-
-
-def _make_value(field: FieldPlan, source: SplitReader, record: int, key: SampleKey) -> Any:
-    value = source.value(record, field.name)
-    if value is None:
-        return None
-    if isinstance(field.field, Image):
-        return apply_program(field.operations, decode_image(value, field.field.mode or "RGB"), key)
-    for number, operation in enumerate(field.operations):
-        assert isinstance(operation, Call)  # Dataset.transform admits no other for fields that are no images
-        with seeded(Draws(*key, number).seed(0)):
-            value = operation.function(value)
-        if hasattr(value, "__array__"):
-            value = np.asarray(value)  # tensors, without importing torch
-    return value
-
-
-def _located(error: FastloadError, field: FieldPlan, source: SplitReader, record: int) -> FastloadError:
-    if error.record is None:
-        error.path = error.path or source.folder
-        error.record = record
-        error.field = error.field or field.name
-    return error
-
-
 def _bytes_of(batch: Mapping[str, BatchValue]) -> int:
     total = 0
     for value in batch.values():
@@ -297,9 +268,14 @@ def _bytes_of(batch: Mapping[str, BatchValue]) -> int:
         elif isinstance(value, np.ndarray):
             total += value.nbytes
         else:
-            total += sum(getattr(item, "nbytes", None) or _length(item) for item in value)
+            total += _size(value)
     return total
 
 
-def _length(item: Any) -> int:
-    return len(item) if isinstance(item, (bytes, str)) else 64
+def _size(item: Any) -> int:
+    """Return about how many bytes an item of a list takes."""
+    if isinstance(item, (list, tuple)):
+        return sum(map(_size, item))
+    if isinstance(item, Mapping):
+        return sum(map(_size, item.values()))
+    return len(item) if isinstance(item, (bytes, str)) else int(getattr(item, "nbytes", 64))

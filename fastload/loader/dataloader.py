@@ -13,12 +13,18 @@ from typing import Any, Generic, TypeVar, cast
 
 import torch
 from torch.utils import data
-from torch.utils.data._utils.pin_memory import pin_memory
 
 from fastload.dataset import Dataset
 from fastload.engine import OnError, make_engine, why_not_native
 from fastload.errors import UsageError
 from fastload.format import parse_size
+from fastload.loader.deliver import (
+    Deliver,
+    deliver_batch,
+    deliver_collated,
+    deliver_mapped,
+    deliver_sample,
+)
 from fastload.loader.iterator import EngineIterator, Job, Progress, SpareEngine
 from fastload.loader.recognise import (
     Shuffle,
@@ -29,7 +35,7 @@ from fastload.loader.recognise import (
     wrapped_inside,
 )
 from fastload.sampling import EpochOrder
-from fastload.staging import PinnedBatch, pin_available, to_torch
+from fastload.staging import PinnedBatch, pin_available
 
 __all__ = ["DataLoader"]
 
@@ -214,7 +220,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
             batches, world = order.batches(batching.size, drop_last=batching.drop_last), known.world
         self._order = "sampler" if known is None else "fastload"
         pin = self._pins()
-        singles, deliver = self._delivery(dataset, pin)
+        singles, make_batch = self._delivery(dataset, pin)
         plan = dataset.plan(seed=seed, samples=singles, on_error=self.on_error)
         engine = self._spare.take(plan) or make_engine(plan, self.num_workers, self._byte_budget)
         self._engine_name = engine.name
@@ -223,9 +229,9 @@ class DataLoader(data.DataLoader[T], Generic[T]):
             epoch,
             world,
             ahead=0 if self.num_workers == 0 else max(1, self.prefetch_factor or 1),
-            deliver=deliver,
+            deliver=functools.partial(make_batch, seed, epoch),
             singles=singles,
-            allocate=PinnedBatch if pin and not singles else None,
+            allocate=PinnedBatch if pin and not singles and plan.finish is None else None,
             timeout=self.timeout,
             release=functools.partial(self._spare.put, plan) if self.persistent_workers else None,
         )
@@ -241,25 +247,17 @@ class DataLoader(data.DataLoader[T], Generic[T]):
             return iter(self.batch_sampler)
         return ([index] for index in self.sampler)
 
-    def _delivery(self, dataset: Dataset, pin: bool) -> tuple[bool, Callable[[Any, Any], Any]]:
+    def _delivery(self, dataset: Dataset, pin: bool) -> tuple[bool, Deliver]:
         """Return whether the engine is to make single samples, and what becomes of what it makes."""
         collate: Callable[[Any], Any] = self.collate_fn
-        if self.batch_sampler is None or collate is not data.default_collate:
-            one_by_one, torchs = self.batch_sampler is None, collate is data.default_convert
-
-            def deliver(made: Any, memory: Any) -> Any:
-                samples = [dataset.split(values, 1)[0] for values in made]
-                if not samples and collate is data.default_collate:
-                    raise EngineError("no record of a batch could be made", hint="use on_error='substitute'")
-                batch = samples[0] if one_by_one else samples
-                batch = batch if torchs else collate(batch)
-                return pin_memory(batch) if pin else batch  # type: ignore[no-untyped-call]
-
-            return True, deliver
-        look, plan = dataset.look, dataset.plan()
-        if look.format == "numpy":
-            return False, lambda made, memory: look.shape(made)
-        return False, lambda made, memory: look.shape(to_torch(made, plan, memory))
+        if self.batch_sampler is None:
+            torchs = collate is data.default_convert
+            return True, functools.partial(deliver_sample, dataset, None if torchs else collate, pin)
+        if collate is not data.default_collate:
+            return True, functools.partial(deliver_collated, dataset, collate, pin)
+        if dataset.look.maps:
+            return False, functools.partial(deliver_mapped, dataset.look, pin)
+        return False, functools.partial(deliver_batch, dataset.look, dataset.plan(), pin)
 
     def _pins(self) -> bool:
         if not self.pin_memory:
@@ -274,11 +272,11 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         """Return what the latest iteration does: which engine runs, why it is not the native one, counters.
 
         ``engine`` is ``"native"``, ``"python"`` or ``"torch"``; ``why_not_native`` says the reason in
-        words, or is None. ``order`` is ``"fastload"``, or ``"sampler"`` where one's indices are followed.
-        ``batches``, ``samples`` and ``wait_seconds`` (spent waiting for the engine) count the epoch so far,
-        ``position`` the samples of all ranks. ``rejected`` counts the epoch's bad records and
-        ``rejections`` tells of the first 100: path, record, field and error (see ``on_error``).
-        ``engine_counters`` are the engine's own while it lives.
+        words, or is None. ``python_calls`` names the callables that run. ``order`` is ``"fastload"``, or
+        ``"sampler"`` where one's indices are followed. ``batches``, ``samples`` and ``wait_seconds`` (spent
+        waiting for the engine) count the epoch so far, ``position`` the samples of all ranks. ``rejected``
+        counts the epoch's bad records and ``rejections`` tells of the first 100: path, record, field and
+        error (see ``on_error``). ``engine_counters`` are the engine's own while it lives.
         """
         if self._native is None:
             why = f"the dataset is a {type(self.dataset).__name__}, which torch's own machinery loads"
@@ -287,6 +285,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         return {
             "engine": None if self._latest is None else self._engine_name,
             "why_not_native": why_not_native(self._native.plan()),
+            "python_calls": self._native.look.calls(),
             "order": self._order,
             **dataclasses.asdict(self._progress),
             "engine_counters": {} if iterator is None else dict(iterator.engine_stats()),

@@ -61,15 +61,15 @@ class Job:
     """What an iterator does: which batches, and what becomes of them.
 
     ``deliver`` makes the user's batch of what the engine gives, or, with ``singles``, of a list with what
-    it gives for each sample alone, and of the batch's memory where ``allocate`` made any. ``release`` takes
-    the engine back after a complete epoch.
+    it gives for each sample alone, of the batch's memory where ``allocate`` made any, and of its first
+    position. ``release`` takes the engine back after a complete epoch.
     """
 
     batches: Iterator[Indices]
     epoch: int
     world: int
     ahead: int
-    deliver: Callable[[Any, Any], Any]
+    deliver: Callable[[Any, Any, int], Any]
     singles: bool = False
     allocate: Callable[[], Allocate] | None = None
     timeout: float = 0
@@ -88,7 +88,7 @@ class EngineIterator(Iterator[Any]):
         self._job = job
         self._progress = progress
         self._process = os.getpid()
-        self._in_flight: collections.deque[tuple[int, Allocate | None]] = collections.deque()
+        self._in_flight: collections.deque[tuple[int, Allocate | None, int]] = collections.deque()
         self._closed = False
         # Also at interpreter exit, while everything that the engine's threads use is still there.
         self._finalizer = weakref.finalize(self, _close_engine, engine, self._process)
@@ -115,7 +115,7 @@ class EngineIterator(Iterator[Any]):
         except BaseException as error:
             self.close()
             if isinstance(error, StopIteration):  # out of a collate_fn: it must not pass for the epoch's end
-                raise EngineError("collate_fn raised StopIteration") from error
+                raise EngineError("a collate_fn or function of map_batches raised StopIteration") from error
             raise
         if batch is _END:
             self._finish()
@@ -126,14 +126,14 @@ class EngineIterator(Iterator[Any]):
         if not self._in_flight and not self._submit():
             return _END
         started = time.perf_counter()
-        count, memory = self._in_flight[0]
+        count, memory, position = self._in_flight[0]
         made, skipped = self._receive(count)
         self._in_flight.popleft()
         progress = self._progress
         progress.wait_seconds += time.perf_counter() - started
         if len(self._in_flight) < self._job.ahead:
             self._submit()
-        batch = self._job.deliver(made, memory)
+        batch = self._job.deliver(made, memory, position)
         progress.batches += 1
         progress.samples += count - skipped
         progress.position += count * self._job.world
@@ -152,7 +152,7 @@ class EngineIterator(Iterator[Any]):
                 self._engine.submit(BatchIndices(positions[one], sources[one], records[one], job.epoch))
         else:
             self._engine.submit(BatchIndices(positions, sources, records, job.epoch), memory)
-        self._in_flight.append((len(records), memory))
+        self._in_flight.append((len(records), memory, int(positions[0]) if len(positions) else 0))
         return True
 
     def _receive(self, count: int) -> tuple[Mapping[str, Any] | list[Mapping[str, Any]], int]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from fastload.transforms.call import Call
 from fastload.transforms.decode import decode_image
+from fastload.transforms.mix import CutMix, MixUp
 from fastload.transforms.operations import (
     CenterCrop,
     Layout,
@@ -30,8 +31,10 @@ __all__ = [
     "SUBSTITUTE_GROUP",
     "Call",
     "CenterCrop",
+    "CutMix",
     "Draws",
     "Layout",
+    "MixUp",
     "Normalize",
     "Operation",
     "OutputSpec",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import inspect
 import random
 import sys
 import threading
@@ -42,6 +43,22 @@ def seeded(seed: int) -> Iterator[None]:
                 torch.default_generator.set_state(torch_state)
 
 
+def takes_generator(function: Any) -> bool:
+    """Return whether a callable has a parameter of its own called ``generator``.
+
+    >>> takes_generator(lambda value, *, generator: value), takes_generator(len)
+    (True, False)
+    """
+    try:
+        parameter = inspect.signature(function).parameters.get("generator")
+    except (TypeError, ValueError):  # builtins without a signature
+        return False
+    return parameter is not None and parameter.kind in (
+        inspect.Parameter.KEYWORD_ONLY,
+        inspect.Parameter.POSITIONAL_OR_KEYWORD,
+    )
+
+
 def _to_tensor(value: Array) -> Any:
     import torch
 
@@ -72,18 +89,33 @@ class Call(Operation):
     """Any callable: gets the image as a CHW tensor, returns a CHW tensor, an HWC array or a Pillow image.
 
     The tensor is uint8, or float32 after ToDtype; it is a torchvision ``tv_tensors.Image`` where that
-    module is loaded. Random numbers the callable takes from torch, NumPy or ``random`` are seeded from
-    the sample's key. Runs in Python only.
+    module is loaded. Runs in Python only.
+
+    Random numbers the callable takes from torch, NumPy or ``random`` are seeded from the sample's key, and
+    because those generators are global, one such callable runs at a time. A callable with a parameter
+    ``generator`` gets a ``numpy.random.Generator`` of the sample instead, and no lock is taken.
     """
 
-    function: Callable[[Any], Any]
+    function: Callable[..., Any]
+    takes_generator: bool = dataclasses.field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not callable(self.function):
             raise UsageError(f"{self.function!r} is neither an operation nor a callable")
+        object.__setattr__(self, "takes_generator", takes_generator(self.function))
+
+    @property
+    def name(self) -> str:
+        """What people know the callable by."""
+        return getattr(self.function, "__qualname__", None) or repr(self.function)
+
+    def call(self, value: Any, draws: Draws) -> Any:
+        """Return what the callable makes of any value, with its random numbers drawn by ``draws``."""
+        if self.takes_generator:
+            bits = np.random.Philox(key=np.array([draws.seed(0), draws.seed(1)], np.uint64))
+            return self.function(value, generator=np.random.Generator(bits))
+        with seeded(draws.seed(0)):
+            return self.function(value)
 
     def apply(self, value: Array, draws: Draws) -> Array:
-        tensor = _to_tensor(value)
-        with seeded(draws.seed(0)):
-            result = self.function(tensor)
-        return _to_array(result)
+        return _to_array(self.call(_to_tensor(value), draws))

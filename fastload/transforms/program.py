@@ -127,8 +127,8 @@ def _finish(value: Array, dtype: str | None, layout: str) -> Array:
     return value if dtype is None else value.astype(dtype, copy=False)
 
 
-def _steps(operations: Sequence[Operation]) -> Iterator[tuple[bool, list[tuple[int, Operation]]]]:
-    relevant = [(i, op) for i, op in enumerate(operations) if not isinstance(op, Layout)]
+def _steps(operations: Sequence[Operation], done: int) -> Iterator[tuple[bool, list[tuple[int, Operation]]]]:
+    relevant = [(i, op) for i, op in enumerate(operations) if i >= done and not isinstance(op, Layout)]
     for fused, group in itertools.groupby(relevant, key=lambda pair: _is_affine(pair[1])):
         yield fused, list(group)
 
@@ -149,8 +149,12 @@ def _apply_affine(value: Array, operations: list[Operation]) -> Array:
     return result
 
 
-def apply_program(operations: Sequence[Operation], pixels: Array, key: SampleKey | tuple[int, ...]) -> Array:
+def apply_program(
+    operations: Sequence[Operation], pixels: Array, key: SampleKey | tuple[int, ...], *, done: int = 0
+) -> Array:
     """Run ``operations`` over HWC uint8 ``pixels``, drawing with ``key`` (seed, epoch, position, group).
+
+    The first ``done`` of them were applied to the pixels already.
 
     Returns a contiguous array of the program's element type (bfloat16 as uint16 bits), CHW for layout
     NCHW, HWC for channels_last and NHWC.
@@ -161,7 +165,7 @@ def apply_program(operations: Sequence[Operation], pixels: Array, key: SampleKey
     key = SampleKey(*key)
     spec = output_spec(operations, pixels.shape[2])
     value = pixels
-    for fused, group in _steps(operations):
+    for fused, group in _steps(operations, done):
         if fused:
             value = _apply_affine(value, [operation for _, operation in group])
         else:

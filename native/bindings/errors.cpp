@@ -42,9 +42,9 @@ nb::object exception_of(const Error& error) {
   };
   const nb::object type = nb::module_::import_("fastload.errors").attr(class_name(error.kind));
   return type(text(error.what()), nb::arg("path") = text(error.where.path),
-           nb::arg("shard") = text(error.where.shard), nb::arg("record") = number(error.where.record),
-           nb::arg("field") = text(error.where.field), nb::arg("offset") = number(error.where.offset),
-           nb::arg("hint") = text(error.hint));
+              nb::arg("shard") = text(error.where.shard), nb::arg("record") = number(error.where.record),
+              nb::arg("field") = text(error.where.field), nb::arg("offset") = number(error.where.offset),
+              nb::arg("hint") = text(error.hint));
 }
 
 void bind_errors(nb::module_&) {
