@@ -101,9 +101,9 @@ class MixUp(_Mix):
     """Mix each image of a batch, and its label, with the one before it: for ``ds.map_batches``.
 
     As torchvision.transforms.v2.MixUp: image · lam + previous · (1 - lam) with one lam ~ Beta(alpha, alpha)
-    for the batch; int64 labels become float32 (N, ``num_classes``), labels of two dimensions are mixed as they
-    are. Images are changed in place; uint8 ones are rounded, half to even. ``image`` and ``label`` name the
-    fields.
+    for the batch; int64 labels become float32 (N, ``num_classes``), labels of two dimensions are mixed as
+    they are. Images are changed in place; uint8 ones are rounded, half to even. ``image`` and ``label`` name
+    the fields.
 
     >>> MixUp(num_classes=10)
     MixUp(alpha=1.0, num_classes=10, image='image', label='label')
