@@ -147,8 +147,9 @@ class Dataset(_Base):
     ) -> PillowImage.Image:
         """Return the images of the first ``count`` samples as one picture, which a notebook shows.
 
-        They are transformed as in epoch ``epoch`` of ``DataLoader(ds, seed=seed)``, unshuffled, with
-        normalising undone; each has its index, labels and texts below. ``path`` is a file to write it to.
+        They are transformed as in epoch ``epoch`` of ``DataLoader(ds, seed=seed)``, unshuffled, before any
+        :meth:`map`, with normalising undone; each has its index, labels and texts below. ``path`` is a file
+        to write it to.
         Raises UsageError where there is no image.
         """
         from fastload.display import show
@@ -161,7 +162,8 @@ class Dataset(_Base):
     ) -> Explanation:
         """Return what becomes of sample ``index``: bytes read, and draws, shape and time of each operation.
 
-        Printing it gives a table. ``seed``, ``epoch`` and ``position`` are as in :meth:`sample`.
+        Printing it gives a table; what :meth:`map` takes is in the total alone. ``seed``, ``epoch`` and
+        ``position`` are as in :meth:`sample`.
         """
         from fastload.display import explain
 

@@ -47,6 +47,7 @@ def show(
 ) -> PillowImage.Image:
     """Return the images of samples 0, 1, … as one picture, and write it to ``path`` where one is given.
 
+    They are as transforms leave them, before Dataset.map.
     Raises UsageError where no field is an image, or there is no sample; WriteError; what making samples does.
     """
     plan = dataclasses.replace(plan, fields=_image_fields(plan), finish=None)

@@ -129,6 +129,12 @@ def test_explain(ds: Dataset) -> None:
     assert "&lt;b&gt;3" in told._repr_html_()
 
 
+def test_functions_of_whole_samples(ds: Dataset) -> None:
+    view = ds[:5].map(lambda sample: {"only": sample["name"]})
+    assert np.array_equal(np.asarray(view.show()), np.asarray(ds[:5].show()))
+    assert [step.field for step in view.explain(0).steps] == ["image", "image", "label", "name", "x"]
+
+
 def test_explain_names_what_is_null(ds: Dataset) -> None:
     steps = [step for step in ds.explain(-1).steps if step.field == "image"]
     assert [(step.name, step.result) for step in steps] == [("read", "0 bytes: None")]
