@@ -15,15 +15,16 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
-from fastload.engine.look import NO_PROGRAM, Look, Program
+from fastload.engine.look import NO_PROGRAM, Look
 from fastload.engine.plan import BatchIndices, Engine, OnError, Plan
+from fastload.engine.transform import transformed
 from fastload.errors import SchemaError, UsageError
 from fastload.format import Manifest, SplitReader
 from fastload.format.manifest import fingerprint_of
 from fastload.sampling import Selection
 from fastload.schema import Field, Image, Label, Ragged, Schema
 from fastload.storage import open_storage
-from fastload.transforms import LAST_GROUP, Call, from_torchvision, output_spec
+from fastload.transforms import Call
 
 if TYPE_CHECKING:
     from PIL import Image as PillowImage
@@ -300,29 +301,26 @@ class Dataset(_Base):
         ragged = {**dict(self.look.ragged), **modes}
         return self._with(look=dataclasses.replace(self.look, ragged=tuple(ragged.items())))
 
-    def transform(self, **fields: Any) -> Dataset:
+    def transform(
+        self, fields: Mapping[str | tuple[str, ...], Any] | None = None, /, **named: Any
+    ) -> Dataset:
         """Return a view that transforms the named fields: ``ds.transform(image=[T.Resize(256), …])``.
 
         A field takes an operation of :mod:`fastload.transforms`, a torchvision v2 transform or Compose, any
         callable, or a list of these; they come behind those it has. None removes them. What is known runs
         natively, callables in Python: on image fields they get what torchvision's would, on others the
-        value as NumPy has it. Raises UsageError for operations that do not fit the field.
+        value as NumPy has it.
+
+        ``ds.transform({("image", "mask", "boxes"): […]})`` draws once for several fields: masks move with
+        the first image, nearest, and boxes as well (docs/dataloader.md). ``T.MultiView`` makes several views
+        of a field. Raises UsageError for operations that do not fit the field.
         """
-        self._check_names(list(fields))
+        entries: dict[Any, Any] = {**(fields or {}), **named}
+        for name in entries:
+            self._check_names(list(name) if isinstance(name, tuple) else [name])
         if self.look.maps:
             raise UsageError("transforms come before map", hint="call transform() first, then map()")
-        look = self.look
-        for name, transforms in fields.items():
-            programs = dict(look.programs)
-            if transforms is None:
-                programs.pop(name, None)
-            else:
-                before = programs.get(name, Program((), look.next_group()))
-                after = Program(before.operations + from_torchvision(transforms), before.group)
-                _check_program(name, self.schema, after)
-                programs[name] = after
-            look = dataclasses.replace(look, programs=tuple(programs.items()))
-        return self._with(look=look)
+        return self._with(look=transformed(self.look, self.sources[0].schema, entries))
 
     def map(self, function: Callable[[dict[str, Any]], Mapping[str, Any]]) -> Dataset:
         """Return a view whose samples ``function`` has been called with: a dict, as ``ds[i]`` has it.
@@ -427,20 +425,6 @@ def _describe(field: Field) -> str:
     required = [repr(getattr(field, part.name)) for part in said if part.default is dataclasses.MISSING]
     named = [f"{p.name}={getattr(field, p.name)!r}" for p in said if p.default is not dataclasses.MISSING]
     return f"{type(field).__name__}({', '.join(required + named)})"
-
-
-def _check_program(name: str, schema: Schema, program: Program) -> None:
-    field = schema[name]
-    if program.group > LAST_GROUP or len(program.operations) > 256:
-        raise UsageError(f"more than {LAST_GROUP + 1} transformed fields, or 256 transforms", field=name)
-    if isinstance(field, Image):
-        output_spec(program.operations, 1 if field.mode == "L" else 3)
-    elif not all(isinstance(operation, Call) for operation in program.operations):
-        raise UsageError(
-            "image operations are for Image fields",
-            field=name,
-            hint=f"the field is {field!r}: give a callable",
-        )
 
 
 def _random_bits() -> int:

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from fastload.engine import BatchIndices, FieldPlan, Plan, make_engine
+from fastload.engine.sample import apply_operation
 from fastload.schema import HeapField, Image
-from fastload.transforms import Call, Draws, Operation, decode_image
+from fastload.transforms import Draws, Operation, SampleKey, decode_image
 
 _REPEATS = 5
 
@@ -105,11 +106,6 @@ def _timed(work: Callable[[], Any]) -> tuple[Any, float]:
     return result, time.perf_counter() - begin
 
 
-def _call(operation: Operation, value: Any, draws: Draws) -> Any:
-    assert isinstance(operation, Call)  # Dataset.transform admits no other for fields that are no images
-    return operation.call(value, draws)
-
-
 def _text(value: Any) -> str:
     """Return what a value is: type and shape of arrays, length of bytes, other values cut short."""
     if getattr(value, "ndim", 0):
@@ -159,7 +155,10 @@ class _Steps:
         if isinstance(plan.field, Image):
             result, seconds = _timed(lambda: operation.apply(value, recorder))
         else:
-            result, seconds = _timed(lambda: _call(operation, value, recorder))
+            key = SampleKey(*self._key, plan.group)
+            result, seconds = _timed(
+                lambda: apply_operation(operation, value, key, recorder, self._reader, self._record)
+            )
         self._add(plan, repr(operation), _text(result), recorder.drawn, seconds)
         return result
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from fastload.engine.plan import Allocate, BatchValue, FieldPlan, Jagged
 from fastload.errors import EngineError
 from fastload.schema import Image, Label, Ragged, Scalar, Tensor, numpy_dtype_of
-from fastload.transforms import output_spec
+from fastload.transforms import MovedBoxes, output_spec
 
 __all__ = ["collate_field", "unequal"]
 
@@ -33,7 +33,8 @@ def collate_field(
             # by shape CHW, as in a batch of them; the memory stays as it is
             return [None if value is None else value.transpose(2, 0, 1) for value in values]
         return list(values)
-    if isinstance(field, Ragged) and not plan.operations:
+    # Boxes that were moved are as many as before.
+    if isinstance(field, Ragged) and all(isinstance(op, MovedBoxes) for op in plan.operations):
         if plan.ragged == "pad":
             return _pad(values, field)
         return _jagged(values, field) if plan.ragged == "jagged" else list(values)

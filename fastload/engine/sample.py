@@ -18,15 +18,19 @@ from fastload.transforms import (
     Call,
     Draws,
     Layout,
+    MovedBoxes,
+    MovedMask,
     Normalize,
+    Operation,
     SampleKey,
     ToDtype,
     apply_program,
     decode_image,
+    image_size,
     output_spec,
 )
 
-__all__ = ["SampleMaker", "native_part"]
+__all__ = ["SampleMaker", "apply_operation", "native_part"]
 
 
 def native_part(plan: Plan) -> dict[str, FieldPlan]:
@@ -131,11 +135,21 @@ def _make_value(field: FieldPlan, source: SplitReader, record: int, key: SampleK
     if isinstance(field.field, Image):
         return apply_program(field.operations, decode_image(value, field.field.mode or "RGB"), key)
     for number, operation in enumerate(field.operations):
-        assert isinstance(operation, Call)  # Dataset.transform admits no other for fields that are no images
-        value = operation.call(value, Draws(*key, number))
+        value = apply_operation(operation, value, key, Draws(*key, number), source, record)
         if hasattr(value, "__array__"):
             value = np.asarray(value)  # tensors, without importing torch
     return value
+
+
+def apply_operation(
+    operation: Operation, value: Any, key: SampleKey, draws: Draws, source: SplitReader, record: int
+) -> Any:
+    """Return what an operation makes of a value that is no image."""
+    if isinstance(operation, (MovedMask, MovedBoxes)):
+        image = source.value(record, operation.image)
+        return value if image is None else operation.move(value, key, image_size(image))
+    assert isinstance(operation, Call)  # Dataset.transform admits no other for fields that are no images
+    return operation.call(value, draws)
 
 
 def _raise_located(

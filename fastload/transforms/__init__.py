@@ -8,7 +8,8 @@ OutputSpec(dtype='float16', layout='NCHW', fixed_size=(224, 224))
 from __future__ import annotations
 
 from fastload.transforms.call import Call
-from fastload.transforms.decode import decode_image
+from fastload.transforms.decode import decode_image, image_size
+from fastload.transforms.joint import MovedBoxes, MovedMask, check_joint, mask_operations
 from fastload.transforms.mix import CutMix, MixUp
 from fastload.transforms.operations import (
     CenterCrop,
@@ -23,6 +24,7 @@ from fastload.transforms.operations import (
 from fastload.transforms.program import OutputSpec, apply_program, native_specs, output_spec
 from fastload.transforms.random import BATCH_GROUP, LAST_GROUP, MAP_GROUP, SUBSTITUTE_GROUP, Draws, SampleKey
 from fastload.transforms.torchvision import from_torchvision
+from fastload.transforms.views import MultiView
 
 __all__ = [
     "BATCH_GROUP",
@@ -35,6 +37,9 @@ __all__ = [
     "Draws",
     "Layout",
     "MixUp",
+    "MovedBoxes",
+    "MovedMask",
+    "MultiView",
     "Normalize",
     "Operation",
     "OutputSpec",
@@ -44,8 +49,11 @@ __all__ = [
     "SampleKey",
     "ToDtype",
     "apply_program",
+    "check_joint",
     "decode_image",
     "from_torchvision",
+    "image_size",
+    "mask_operations",
     "native_specs",
     "output_spec",
 ]

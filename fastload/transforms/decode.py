@@ -43,6 +43,19 @@ def _flatten(image: Any, mode: str) -> npt.NDArray[np.uint8]:
     return pixels[:, :, None] if pixels.ndim == 2 else pixels
 
 
+def image_size(encoded: Any) -> tuple[int, int]:
+    """Return the (height, width) of an encoded image, out of its header. Raises DecodeError."""
+    from PIL import Image
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with Image.open(io.BytesIO(encoded)) as image:
+                return image.height, image.width
+    except Exception as error:  # Pillow's plugins raise anything at hostile bytes
+        raise DecodeError(f"cannot decode the image: {error or type(error).__name__}") from error
+
+
 def decode_image(encoded: Any, mode: str = "RGB") -> npt.NDArray[np.uint8]:
     """Decode an image of any format Pillow reads into HWC uint8 pixels, ``mode`` ``"RGB"`` or ``"L"``.
 

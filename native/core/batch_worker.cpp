@@ -170,7 +170,7 @@ std::size_t BatchWorker::each(Batch& batch, std::size_t f, std::size_t begin, st
 template <typename Make>
 void BatchWorker::each_run(Batch& batch, std::size_t begin, std::size_t end, Make&& make) {
   while (begin < (end = std::min(end, batch.limit()))) {
-    std::size_t run_end = begin;
+    std::size_t run_end = plan_->tolerant ? begin : end;
     while (run_end < end && !batch.rejected(run_end)) ++run_end;
     // What stopped the run is rejected, beyond the limit, or the end.
     begin = (run_end > begin ? make(begin, run_end) : run_end) + 1;
