@@ -45,10 +45,11 @@ def storage_options_of(pairs: tuple[str, ...]) -> dict[str, Any]:
 )
 @click.option(
     "--image",
-    type=click.Choice(["keep", "raw"]),
+    type=click.Choice(["keep", "raw", "array"]),
     default="keep",
     show_default=True,
-    help="What becomes of images: raw decodes them now, so that loading them need not.",
+    help="What becomes of images: raw decodes them now, so that loading them need not; array keeps their "
+    "own values, of any depth and channels.",
 )
 @click.option(
     "--size",

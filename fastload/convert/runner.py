@@ -12,7 +12,7 @@ from typing import Any
 from fastload.convert.detect import KINDS, detect_kind, open_source, read_classes
 from fastload.convert.files import local_path
 from fastload.convert.images import CHECKS, inspect
-from fastload.convert.pixels import IMAGE_MODES, RawImages
+from fastload.convert.pixels import IMAGE_MODES, ArrayImages, RawImages, image_step
 from fastload.convert.pool import Report, run_tasks, usable_cpus
 from fastload.convert.source import Partition, Record, Source, SourceOptions
 from fastload.errors import DecodeError, FastloadError, RecordError, SourceError, UsageError
@@ -60,7 +60,7 @@ class _Job:
     shard_bytes: int
     check: str
     on_bad: str
-    raw_images: RawImages | None
+    images: RawImages | ArrayImages | None
     target_options: Mapping[str, Any]
 
 
@@ -111,7 +111,7 @@ def _write_part(job: _Job, report: Report) -> _Outcome:
                 if isinstance(record, SourceError):
                     raise record
                 checker.look(record)
-                writer.append(record if job.raw_images is None else job.raw_images(record))
+                writer.append(record if job.images is None else job.images(record))
             except (SourceError, DecodeError, RecordError) as error:
                 bad = _located(error, where)
                 if job.on_bad == "raise":
@@ -234,20 +234,20 @@ def run(
     where = os.fspath(target)
     target_options = {} if local_path(where) is not None else dict(storage_options or {})
     storage = open_storage(where, target_options)
-    base = read_base(storage, mode, source.schema)  # refuses before the work rather than after it
     shard_bytes = parse_size(shard_size)
-    raw = RawImages(source.schema, size) if image == "raw" else None
+    schema, images = image_step(source, image, size, shard_bytes)
+    base = read_base(storage, mode, schema)  # refuses before the work rather than after it
     jobs = [
         _Job(
             partition,
             where,
-            source.schema,
+            schema,
             f"{number:06d}",
             name,
             shard_bytes,
             check,
             on_bad,
-            raw,
+            images,
             target_options,
         )
         for name in source.split_names()
@@ -268,7 +268,9 @@ def run(
             report=lambda count: progress(count, total),
             undo=lambda outcome: Writer.discard(where, [outcome.part], storage_options=target_options),
         )
-        manifest = _publish(source, where, outcomes, mode, {"kind": kind, "origin": origin}, target_options)
+        manifest = _publish(
+            source, schema, where, outcomes, mode, {"kind": kind, "origin": origin}, target_options
+        )
     notes = list(source.notes)
     if base.generation and mode == "overwrite":
         notes.append("the shards of the dataset that was replaced stay until `fastload gc`")
@@ -296,6 +298,7 @@ def _summary(source: Source, outcomes: Sequence[_Outcome]) -> dict[str, Any]:
 
 def _publish(
     source: Source,
+    schema: Schema,
     target: str,
     outcomes: Sequence[_Outcome],
     mode: str,
@@ -316,7 +319,7 @@ def _publish(
             target,
             parts,
             mode=mode,
-            schema=source.schema,
+            schema=schema,
             splits=source.split_names(),
             metadata={"source": facts},
             storage_options=target_options,

@@ -9,8 +9,8 @@ from PIL import Image as PillowImage
 
 import fastload
 from fastload.convert import convert
-from fastload.convert.pixels import to_netpbm
-from fastload.errors import DecodeError, SourceError, UsageError
+from fastload.convert.pixels import read_array, to_netpbm
+from fastload.errors import DecodeError, RecordError, SourceError, UsageError
 from fastload.transforms import Layout, Resize, apply_program, decode_image
 
 
@@ -86,5 +86,38 @@ def test_a_bad_image_is_named_or_skipped(folder: Path, tmp_path: Path) -> None:
 def test_a_size_needs_raw_pixels(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="image='raw'"):
         convert(folder, tmp_path / "raw.fl", size=48)
-    with pytest.raises(UsageError, match="use one of keep, raw"):
+    with pytest.raises(UsageError, match="use one of keep, raw, array"):
         convert(folder, tmp_path / "raw.fl", image="cooked")
+
+
+def test_arrays_of_any_type(tmp_path: Path) -> None:
+    tifffile = pytest.importorskip("tifffile")
+    draw = np.random.default_rng(1)
+    arrays = [draw.integers(0, 65536, (5, 20 + i, 30), np.uint16) for i in range(4)]
+    for number, array in enumerate(arrays):
+        file = tmp_path / "scans" / ("a", "b")[number // 2] / f"{number}.tif"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        tifffile.imwrite(file, array, byteorder="<>"[number % 2], photometric="minisblack")
+    convert(tmp_path / "scans", tmp_path / "scans.fl", image="array", workers=2)
+    dataset = fastload.open(str(tmp_path / "scans.fl")).with_format("numpy")
+    assert dataset.schema["image"] == fastload.Ragged("uint16", (None, None, None))
+    for sample, array in zip(dataset, arrays, strict=True):
+        assert np.array_equal(sample["image"], array)
+    (tmp_path / "scans" / "b" / "4.tif").write_bytes(b"II*\0 no TIFF")
+    with pytest.raises(SourceError, match=r"4\.tif"):
+        convert(tmp_path / "scans", tmp_path / "more.fl", image="array")
+    done = convert(tmp_path / "scans", tmp_path / "more.fl", image="array", on_bad="skip")
+    assert (done.records, len(done.skipped)) == ({"default": 4}, 1)
+
+
+def test_arrays_of_one_type(folder: Path, tmp_path: Path) -> None:
+    deep = PillowImage.fromarray(np.full((3, 4), 40000, np.uint16))
+    deep.save(folder / "dog" / "deep.png")
+    with pytest.raises(RecordError, match="deep"):
+        convert(folder, tmp_path / "arrays.fl", image="array")
+    done = convert(folder, tmp_path / "arrays.fl", image="array", on_bad="skip")
+    assert done.records == {"default": 4}
+    (folder / "cat" / "0.jpg").write_bytes(b"no image")
+    with pytest.raises(SourceError, match=r"0\.jpg"):
+        convert(folder, tmp_path / "none.fl", image="array")
+    assert read_array((folder / "dog" / "deep.png").read_bytes()).max() == 40000
