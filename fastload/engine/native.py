@@ -19,7 +19,7 @@ from fastload.engine.reject import BAD_RECORD, amend, answer, joined
 from fastload.errors import EngineError, FastloadError
 from fastload.format import decode_value
 from fastload.schema import ColumnField, Image, Label, Ragged, Schema, numpy_dtype_of
-from fastload.transforms import native_specs, output_spec
+from fastload.transforms import native_specs, output_channels, output_spec
 
 __all__ = ["NativeEngine", "why_not_field", "why_not_native", "why_not_sources"]
 
@@ -275,7 +275,8 @@ def _known_bytes(plan: FieldPlan) -> int:
         spec = output_spec(plan.operations, _channels(field))
         if spec.fixed_size is not None and spec.dtype is not None:
             height, width = spec.fixed_size
-            return height * width * _channels(field) * np.dtype(numpy_dtype_of(spec.dtype)).itemsize
+            channels = output_channels(plan.operations, _channels(field))
+            return height * width * channels * np.dtype(numpy_dtype_of(spec.dtype)).itemsize
     return 0
 
 
@@ -324,8 +325,8 @@ def _column(field: ColumnField) -> BuildArray:
 
 
 def _image(field: Image, plan: FieldPlan) -> BuildArray:
-    channels = _channels(field)
-    spec = output_spec(plan.operations, channels)
+    channels = output_channels(plan.operations, _channels(field))
+    spec = output_spec(plan.operations, _channels(field))
     assert spec.dtype is not None, "only a Python callable leaves it open"
     dtype, layout = np.dtype(numpy_dtype_of(spec.dtype)), spec.layout
 

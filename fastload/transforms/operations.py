@@ -6,7 +6,7 @@ import dataclasses
 import math
 import numbers
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -30,23 +30,21 @@ _INTERPOLATIONS = {
 }
 # Pillow's constants, as torchvision takes them.
 _PILLOW_INTERPOLATIONS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}
-_MAX_SIZE = 1 << 20
+MAX_SIDE = 1 << 20
 NEEDS_FLOAT = "put ToDtype(torch.float32, scale=True) before it"
+NEEDS_UINT8 = "put it before ToDtype"
 
 
-def _pair(size: object, name: str) -> tuple[int, int]:
+def size_pair(size: object, name: str) -> tuple[int, int]:
+    """Return ``size``, an argument of ``name``, as (height, width): one integer makes a square."""
     if isinstance(size, numbers.Integral) and not isinstance(size, bool):
         size = (int(size), int(size))
     if not isinstance(size, Sequence) or isinstance(size, str) or len(size) not in (1, 2):
         raise UsageError(f"{name} takes an integer or (height, width), got {size!r}")
     height, width = (size[0], size[-1])
     for side in (height, width):
-        if (
-            isinstance(side, bool)
-            or not isinstance(side, numbers.Integral)
-            or not 1 <= int(side) <= _MAX_SIZE
-        ):
-            raise UsageError(f"{name} takes sizes from 1 to {_MAX_SIZE}, got {size!r}")
+        if isinstance(side, bool) or not isinstance(side, numbers.Integral) or not 1 <= int(side) <= MAX_SIDE:
+            raise UsageError(f"{name} takes sizes from 1 to {MAX_SIDE}, got {size!r}")
     return int(height), int(width)
 
 
@@ -73,6 +71,12 @@ def _range(value: object, name: str) -> tuple[float, float]:
     return low, high
 
 
+def check_probability(p: object, name: str) -> None:
+    """Raise UsageError unless ``p``, an argument of operation ``name``, is a probability."""
+    if isinstance(p, bool) or not isinstance(p, numbers.Real) or not 0.0 <= float(p) <= 1.0:
+        raise UsageError(f"{name}'s p is a probability, got {p!r}")
+
+
 def exponential(x: float) -> float:
     """Return e**x by a specified series, so that every machine draws the same crop (libm differs by ulps).
 
@@ -94,10 +98,13 @@ def exponential(x: float) -> float:
 class Operation:
     """One step of an image program: a frozen value with a reference implementation.
 
-    ``geometric`` operations move pixels; the others change their type or layout.
+    ``geometric`` operations move pixels, ``pixelwise`` ones change their values (where these are of a type
+    that the operation ``takes``); the others change their type or layout.
     """
 
     geometric = False
+    pixelwise = False
+    takes: ClassVar[tuple[str, ...]] = ELEMENT_TYPES
 
     def native_spec(self) -> NativeSpec | None:
         """Return the name and numbers that native code compiles, or None if only Python can run this."""
@@ -110,6 +117,10 @@ class Operation:
     def output_size(self, height: int, width: int, draws: Draws) -> tuple[int, int]:
         """Return the (height, width) that an image of (``height``, ``width``) comes out with."""
         return height, width
+
+    def output_channels(self, channels: int) -> int:
+        """Return how many channels an image of ``channels`` comes out with."""
+        return channels
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,12 +145,12 @@ class Resize(Operation):
         if isinstance(size, Sequence) and not isinstance(size, str) and len(size) == 1:
             size = size[0]
         if size is not None:
-            pair = _pair(size, "Resize")
+            pair = size_pair(size, "Resize")
             size = pair[0] if isinstance(size, numbers.Integral) else pair
         elif self.max_size is None:
             raise UsageError("Resize takes a size, or size=None and max_size")
         if self.max_size is not None:
-            _pair(self.max_size, "Resize's max_size")
+            size_pair(self.max_size, "Resize's max_size")
             if isinstance(size, tuple):
                 raise UsageError("Resize takes max_size only where size is one integer or None")
             if isinstance(size, int) and self.max_size <= size:
@@ -197,17 +208,17 @@ class CenterCrop(Operation):
     geometric = True
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "size", _pair(self.size, "CenterCrop"))
+        object.__setattr__(self, "size", size_pair(self.size, "CenterCrop"))
 
     def native_spec(self) -> NativeSpec | None:
-        height, width = _pair(self.size, "CenterCrop")
+        height, width = size_pair(self.size, "CenterCrop")
         return "center_crop", [float(height), float(width)]
 
     def output_size(self, height: int, width: int, draws: Draws) -> tuple[int, int]:
-        return _pair(self.size, "CenterCrop")
+        return size_pair(self.size, "CenterCrop")
 
     def apply(self, value: Array, draws: Draws) -> Array:
-        height, width = _pair(self.size, "CenterCrop")
+        height, width = size_pair(self.size, "CenterCrop")
         top, left = _center(value.shape[0], height), _center(value.shape[1], width)
         result = np.zeros((height, width, value.shape[2]), value.dtype)
         part = value[max(top, 0) : max(top, 0) + height, max(left, 0) : max(left, 0) + width]
@@ -235,7 +246,7 @@ class RandomResizedCrop(Operation):
 
     def __post_init__(self) -> None:
         interpolation, antialias = _interpolation(self.interpolation, self.antialias, "RandomResizedCrop")
-        object.__setattr__(self, "size", _pair(self.size, "RandomResizedCrop"))
+        object.__setattr__(self, "size", size_pair(self.size, "RandomResizedCrop"))
         object.__setattr__(self, "scale", _range(self.scale, "RandomResizedCrop's scale"))
         object.__setattr__(self, "ratio", _range(self.ratio, "RandomResizedCrop's ratio"))
         object.__setattr__(self, "interpolation", interpolation)
@@ -246,12 +257,12 @@ class RandomResizedCrop(Operation):
         return float(np.float32(math.log(self.ratio[0]))), float(np.float32(math.log(self.ratio[1])))
 
     def native_spec(self) -> NativeSpec | None:
-        height, width = _pair(self.size, "RandomResizedCrop")
+        height, width = size_pair(self.size, "RandomResizedCrop")
         tail = [float(_INTERPOLATIONS[self.interpolation]), float(self.antialias)]
         return "random_resized_crop", [float(height), float(width), *self.scale, *self._log_ratio(), *tail]
 
     def output_size(self, height: int, width: int, draws: Draws) -> tuple[int, int]:
-        return _pair(self.size, "RandomResizedCrop")
+        return size_pair(self.size, "RandomResizedCrop")
 
     def crop_box(self, height: int, width: int, draws: Draws) -> tuple[int, int, int, int]:
         """Return (top, left, height, width) of the part drawn from an image of (``height``, ``width``)."""
@@ -276,7 +287,7 @@ class RandomResizedCrop(Operation):
 
     def apply(self, value: Array, draws: Draws) -> Array:
         top, left, height, width = self.crop_box(value.shape[0], value.shape[1], draws)
-        size = _pair(self.size, "RandomResizedCrop")
+        size = size_pair(self.size, "RandomResizedCrop")
         part = value[top : top + height, left : left + width]
         return resize(part, *size, _INTERPOLATIONS[self.interpolation], self.antialias)
 
@@ -289,14 +300,30 @@ class RandomHorizontalFlip(Operation):
     geometric = True
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.p <= 1.0:
-            raise UsageError(f"RandomHorizontalFlip's p is a probability, got {self.p!r}")
+        check_probability(self.p, "RandomHorizontalFlip")
 
     def native_spec(self) -> NativeSpec | None:
         return "random_horizontal_flip", [float(self.p)]
 
     def apply(self, value: Array, draws: Draws) -> Array:
         return value[:, ::-1] if draws.uniform(0) < self.p else value
+
+
+@dataclasses.dataclass(frozen=True)
+class RandomVerticalFlip(Operation):
+    """Mirror top to bottom with probability ``p`` (uniform 0 < p)."""
+
+    p: float = 0.5
+    geometric = True
+
+    def __post_init__(self) -> None:
+        check_probability(self.p, "RandomVerticalFlip")
+
+    def native_spec(self) -> NativeSpec | None:
+        return "random_vertical_flip", [float(self.p)]
+
+    def apply(self, value: Array, draws: Draws) -> Array:
+        return value[::-1] if draws.uniform(0) < self.p else value
 
 
 def element_type(dtype: object) -> str:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from fastload.errors import DecodeError, UsageError
 from fastload.transforms.operations import (
     NEEDS_FLOAT,
+    NEEDS_UINT8,
     Layout,
     NativeSpec,
     Normalize,
@@ -50,6 +51,8 @@ def output_spec(operations: Sequence[Operation], channels: int = 3) -> OutputSpe
     dtype: str | None = "uint8"
     layout = "NCHW"
     for operation in operations:
+        if operation.pixelwise and dtype not in operation.takes and dtype is not None:
+            raise UsageError(f"{operation!r} takes uint8 images", hint=NEEDS_UINT8)
         if isinstance(operation, ToDtype):
             dtype = operation.dtype
         elif isinstance(operation, Layout):
@@ -58,9 +61,21 @@ def output_spec(operations: Sequence[Operation], channels: int = 3) -> OutputSpe
             affine([operation], channels)
             if dtype == "uint8":
                 raise UsageError("Normalize needs float values", hint=NEEDS_FLOAT)
-        elif not operation.geometric:
+        elif not operation.geometric and not operation.pixelwise:
             dtype = None
+        channels = operation.output_channels(channels)
     return OutputSpec(dtype, layout, fixed_size(operations))
+
+
+def output_channels(operations: Sequence[Operation], channels: int) -> int:
+    """Return how many channels ``operations`` make of ``channels`` (what a callable makes is not known).
+
+    >>> output_channels([Layout("NHWC")], 3)
+    3
+    """
+    for operation in operations:
+        channels = operation.output_channels(channels)
+    return channels
 
 
 def fixed_size(operations: Sequence[Operation]) -> tuple[int, int] | None:
@@ -71,7 +86,9 @@ def fixed_size(operations: Sequence[Operation]) -> tuple[int, int] | None:
     size: tuple[int, int] | None = None
     draws = Draws(0, 0, 0)
     for operation in operations:
-        if not operation.geometric and not _is_affine(operation) and not isinstance(operation, Layout):
+        if operation.pixelwise or _is_affine(operation) or isinstance(operation, Layout):
+            continue
+        if not operation.geometric:
             size = None
         elif size is not None:
             size = operation.output_size(*size, draws)
@@ -94,11 +111,15 @@ def native_specs(operations: Sequence[Operation]) -> list[NativeSpec] | None:
     [('layout', [2.0])]
     """
     specs: list[NativeSpec] = []
-    converted = False
+    converted = erased = False
     for operation in operations:
         spec = operation.native_spec()
-        if spec is None or (converted and operation.geometric):
-            return None  # native code moves pixels as uint8 only
+        if spec is None or (converted and (operation.geometric or "float32" not in operation.takes)):
+            return None  # native code moves and changes pixels as uint8, but for erasing
+        if converted and operation.pixelwise:
+            erased = True
+        if erased and isinstance(operation, Normalize):
+            return None  # native code normalises before it erases
         if isinstance(operation, ToDtype):
             if converted and operation.dtype == "uint8":
                 return None

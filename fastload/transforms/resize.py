@@ -29,7 +29,7 @@ MIDDLE_BITS = 7
 WIDE_BITS = 22
 _SUPPORT = {BILINEAR: 1.0, BICUBIC: 2.0, LANCZOS: 3.0}
 # Taylor coefficients of sin(pi r) / r, |r| <= 1/2, highest power first: no libm, so the same bits anywhere.
-_SINE = (
+SINE = (
     5.392664662608125e-10,
     -2.2948428997269856e-08,
     7.952054001475508e-07,
@@ -61,7 +61,7 @@ def sine_pi(x: float) -> float:
     r = x - nearest
     square = r * r
     value = 0.0
-    for coefficient in _SINE:
+    for coefficient in SINE:
         value = value * square + coefficient
     value *= r
     return -value if nearest % 2 else value

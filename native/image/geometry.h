@@ -2,6 +2,7 @@
 // result.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -32,8 +33,8 @@ Window intersection(const Window& a, const Window& b);
 enum class Interpolation { nearest, bilinear, bicubic, lanczos };
 
 // One pass: the part `source` of the input, resized to `resized` where `resizes`, of which `output` is cut
-// (zeros where it reaches outside), then mirrored where `flipped`. Without a resize, `source` is the whole
-// input.
+// (`fill` where it reaches outside), then mirrored left to right where `flipped` and top to bottom where
+// `flipped_rows`. Without a resize, `source` is the whole input.
 struct Pass {
   Window source;
   bool resizes = false;
@@ -42,12 +43,19 @@ struct Pass {
   bool antialias = true;
   Window output;
   bool flipped = false;
+  bool flipped_rows = false;
+  std::array<std::uint8_t, 3> fill{};  // for each channel
 };
 
-// e**x by the series of fastload/transforms/operations.py: the same bits on every machine.
-double exponential(double x);
-
-enum class GeometryKind { resize, center_crop, random_resized_crop, random_horizontal_flip };
+enum class GeometryKind {
+  resize,
+  center_crop,
+  random_resized_crop,
+  random_crop,
+  pad,
+  random_horizontal_flip,
+  random_vertical_flip
+};
 
 // A geometric operation with its numbers, checked by parse_geometry(), and its place in the program.
 struct GeometryOp {
@@ -58,11 +66,15 @@ struct GeometryOp {
 
 // Whether `spec` names a geometric operation.
 bool is_geometry(const OpSpec& spec);
-// Throws Error (usage) where the numbers make no sense.
-GeometryOp parse_geometry(const OpSpec& spec, std::uint32_t index);
+// Throws Error (usage) where the numbers make no sense for images of `channels`.
+GeometryOp parse_geometry(const OpSpec& spec, std::uint32_t index, int channels);
+
+// The size that an image of `size` comes out with, whatever is drawn. Throws as resolve() does, but not for
+// an image smaller than the crop.
+Size size_after(const GeometryOp& op, Size size);
 
 // Writes to `passes` (at least one) what `ops` do to an image of `size` with the draws of `key`. Throws Error
-// (decode) where the image would become larger than kMaxPixels.
+// (decode) where the image would become larger than kMaxPixels, or is smaller than a crop that may not pad.
 void resolve(std::span<const GeometryOp> ops, Size size, const SampleKey& key, std::uint32_t group,
              std::vector<Pass>& passes);
 

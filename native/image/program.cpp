@@ -6,10 +6,12 @@
 #include <cstring>
 #include <utility>
 
+#include "image/erase.h"
 #include "image/geometry.h"
 #include "image/jpeg.h"
 #include "image/kernels.h"
 #include "image/netpbm.h"
+#include "image/pixel_op.h"
 #include "image/resize.h"
 
 namespace fastload::image {
@@ -34,7 +36,9 @@ class ScratchData final : public Scratch {
   Buffer<std::uint8_t> fallback;
   // The results of passes before the last, in turn.
   Buffer<std::uint8_t> between[2];
+  std::size_t turn = 0;
   Buffer<std::uint8_t> row;
+  PixelScratch pixels;
 };
 
 ScratchData& data_of(Scratch& scratch) { return static_cast<ScratchData&>(scratch); }
@@ -137,6 +141,17 @@ class Sink {
   bool vectorised_;
 };
 
+// What pads `pass` in the pixels [first, last) of a row.
+void paint(const Pass& pass, std::uint8_t* row, const RowLayout& layout, std::size_t channels,
+           std::size_t first, std::size_t last) {
+  for (std::size_t c = 0; c < channels; ++c) {
+    if (layout.planar)
+      std::memset(row + c * layout.plane_stride + first, pass.fill[c], last - first);
+    else
+      for (std::size_t x = first; x < last; ++x) row[x * channels + c] = pass.fill[c];
+  }
+}
+
 // Makes each row of `pass` with its padding, and hands it to `use`(row number, row, plane stride).
 template <typename Use>
 void each_row(const Pass& pass, Resizer& resizer, Buffer<std::uint8_t>& buffer, int channels, bool planar,
@@ -148,20 +163,27 @@ void each_row(const Pass& pass, Resizer& resizer, Buffer<std::uint8_t>& buffer, 
   const RowLayout layout{planar, width * unit + 32};
   std::uint8_t* row = buffer.reserve(layout.plane_stride * planes);
   const bool padded = inner.height != pass.output.height || inner.width != pass.output.width;
-  const auto before = static_cast<std::size_t>(inner.left) * unit,
-             after = static_cast<std::size_t>(inner.right()) * unit;
+  const auto before = static_cast<std::size_t>(inner.left), after = static_cast<std::size_t>(inner.right());
   for (std::int64_t y = 0; y < pass.output.height; ++y) {
-    if (padded) std::memset(row, 0, layout.plane_stride * planes);
-    if (y >= inner.top && y < inner.bottom()) {
-      resizer.write_row(y - inner.top, row + before, layout);
-      // Rows may be written past their end.
-      if (padded)
-        for (std::size_t p = 0; p < planes; ++p)
-          std::memset(row + p * layout.plane_stride + after, 0, width * unit - after);
+    const bool has_pixels = y >= inner.top && y < inner.bottom();
+    if (has_pixels) resizer.write_row(y - inner.top, row + before * unit, layout);
+    if (padded && has_pixels) {
+      paint(pass, row, layout, static_cast<std::size_t>(channels), 0, before);
+      paint(pass, row, layout, static_cast<std::size_t>(channels), after, width);
+    } else if (padded) {
+      paint(pass, row, layout, static_cast<std::size_t>(channels), 0, width);
     }
     use(y, row, layout.plane_stride);
   }
 }
+
+// Geometry, then operations on the pixels that come of it. The last stage of a program has none of these: its
+// rows go straight into the output.
+struct Stage {
+  int channels;  // of what comes in
+  std::vector<GeometryOp> geometry;
+  std::vector<std::unique_ptr<const PixelOp>> pixel_ops;
+};
 
 class CompiledProgram final : public Program {
  public:
@@ -169,11 +191,13 @@ class CompiledProgram final : public Program {
       : channels_(channels), group_(group) {
     if (channels != 1 && channels != 3)
       throw Error(ErrorKind::usage, "images have 3 channels or 1, not " + std::to_string(channels));
+    stages_.push_back({channels, {}, {}});
     Affine affine(channels);
     for (std::size_t i = 0; i < ops.size(); ++i) add(ops[i], static_cast<std::uint32_t>(i), affine);
+    if (!stages_.back().pixel_ops.empty()) stages_.push_back({channels_, {}, {}});
     type_ = affine.type();
     const bool planar = layout_ == Layout::nchw;
-    for (int c = 0; c < (planar ? channels : 1); ++c)
+    for (int c = 0; c < (planar ? channels_ : 1); ++c)
       affine.expand(planar ? c : -1, scale_[static_cast<std::size_t>(c)],
                     offset_[static_cast<std::size_t>(c)]);
     find_fixed_size();
@@ -188,10 +212,10 @@ class CompiledProgram final : public Program {
                    const FallbackDecoder& fallback) const override {
     if (fixed_size_) return *fixed_size_;
     ScratchData& data = data_of(scratch);
-    const Size size = input_size(encoded, data, fallback);
+    Size size = input_size(encoded, data, fallback);
     data.decoder.close();
-    resolve(geometry_, size, key, group_, data.passes);
-    return last_size(data.passes);
+    for (const Stage& stage : stages_) size = begin(stage, size, key, data);
+    return size;
   }
 
   void run(std::span<const std::byte> encoded, const SampleKey& key, Scratch& scratch,
@@ -199,37 +223,44 @@ class CompiledProgram final : public Program {
     ScratchData& data = data_of(scratch);
     View view;
     if (is_jpeg(encoded)) {
-      resolve(geometry_, data.decoder.open(encoded), key, group_, data.passes);
-      check_room(data, output);
-      Window part = data.resizer.prepare(data.passes.front(), channels_);
+      begin(stages_.front(), data.decoder.open(encoded), key, data);
+      Window part = data.resizer.prepare(data.passes.front(), stages_.front().channels);
       // Nothing of the image is needed where only padding shows; it is still to be readable.
       if (part.height == 0 || part.width == 0) part = {part.top, part.left, 1, 1};
-      view = data.decoder.decode(part, channels_);
-    } else if (const auto raw = view_netpbm(encoded, channels_)) {
+      view = data.decoder.decode(part, stages_.front().channels);
+    } else if (const auto raw = view_netpbm(encoded, stages_.front().channels)) {
       view = *raw;
-      resolve(geometry_, {view.window.height, view.window.width}, key, group_, data.passes);
-      check_room(data, output);
-      data.resizer.prepare(data.passes.front(), channels_);
+      begin(stages_.front(), {view.window.height, view.window.width}, key, data);
+      data.resizer.prepare(data.passes.front(), stages_.front().channels);
     } else {
       const Pixels pixels = decode_other(encoded, fallback);
-      resolve(geometry_, pixels.size, key, group_, data.passes);
-      check_room(data, output);
-      data.resizer.prepare(data.passes.front(), channels_);
+      begin(stages_.front(), pixels.size, key, data);
+      data.resizer.prepare(data.passes.front(), stages_.front().channels);
       view = copy(pixels, data.fallback);
     }
-    finish(data, view, output);
+    finish(data, run_stages(data, view, key), key, output);
   }
 
  private:
   void add(const OpSpec& spec, std::uint32_t index, Affine& affine) {
     if (is_geometry(spec)) {
-      if (affine.is_float())
-        throw Error(ErrorKind::usage,
-                    "native code moves pixels as uint8: " + spec.name + " must come before to_dtype");
-      geometry_.push_back(parse_geometry(spec, index));
+      refuse_float(spec, affine);
+      if (!stages_.back().pixel_ops.empty()) stages_.push_back({channels_, {}, {}});
+      stages_.back().geometry.push_back(parse_geometry(spec, index, channels_));
+    } else if (spec.name == "random_erasing" && affine.is_float()) {
+      erasures_.emplace_back(spec, index, channels_);
+    } else if (auto op = parse_pixel_op(spec, index, channels_)) {
+      refuse_float(spec, affine);
+      if (op->output_channels(channels_) != channels_) {
+        channels_ = op->output_channels(channels_);
+        affine = Affine(channels_);
+      }
+      stages_.back().pixel_ops.push_back(std::move(op));
     } else if (spec.name == "to_dtype") {
       affine.to_dtype(spec);
     } else if (spec.name == "normalize") {
+      if (!erasures_.empty())
+        throw Error(ErrorKind::usage, "native code does not normalize after random_erasing of float values");
       affine.normalize(spec);
     } else if (spec.name == "layout") {
       const double number = spec.numbers.size() == 1 ? spec.numbers[0] : -1;
@@ -241,23 +272,31 @@ class CompiledProgram final : public Program {
     }
   }
 
-  // Operations that give one size to two very different images give it to all. An end of the program may do
-  // so where the whole of it would take such images over the limit.
-  void find_fixed_size() {
-    for (std::span<const GeometryOp> end(geometry_); !end.empty() && !fixed_size_; end = end.subspan(1)) {
-      const auto wide = size_after(end, {1, 977}), tall = size_after(end, {983, 1});
-      if (wide == tall) fixed_size_ = wide;
-    }
+  static void refuse_float(const OpSpec& spec, const Affine& affine) {
+    if (affine.is_float())
+      throw Error(ErrorKind::usage, "native code moves and changes pixels as uint8: " + spec.name +
+                                        " must come before to_dtype");
   }
 
-  std::optional<Size> size_after(std::span<const GeometryOp> ops, Size input) const {
-    std::vector<Pass> passes;
-    try {
-      resolve(ops, input, {}, group_, passes);
-    } catch (const Error&) {
-      return std::nullopt;
-    }
-    return last_size(passes);
+  // An operation that gives two very different images one size gives it to all. Where it takes such images
+  // over the limit, there is none.
+  void find_fixed_size() {
+    for (const Stage& stage : stages_)
+      for (const GeometryOp& op : stage.geometry) try {
+          if (fixed_size_) {
+            fixed_size_ = size_after(op, *fixed_size_);
+          } else if (const Size wide = size_after(op, {1, 977}); wide == size_after(op, {983, 1})) {
+            fixed_size_ = wide;
+          }
+        } catch (const Error&) {
+          fixed_size_.reset();
+        }
+  }
+
+  // Resolves a stage's geometry for images of `size`; returns the size after it.
+  Size begin(const Stage& stage, Size size, const SampleKey& key, ScratchData& data) const {
+    resolve(stage.geometry, size, key, group_, data.passes);
+    return last_size(data.passes);
   }
 
   static Size last_size(const std::vector<Pass>& passes) {
@@ -283,11 +322,12 @@ class CompiledProgram final : public Program {
   Pixels decode_other(std::span<const std::byte> encoded, const FallbackDecoder& fallback) const {
     if (encoded.empty()) throw Error(ErrorKind::decode, "the image is empty (0 bytes)");
     if (!fallback) throw Error(ErrorKind::decode, "the image is no JPEG, and there is no decoder for others");
-    Pixels pixels = fallback(encoded, channels_);
+    const int channels = stages_.front().channels;
+    Pixels pixels = fallback(encoded, channels);
     const bool sane = pixels.size.height > 0 && pixels.size.width > 0 && pixels.size.height <= kMaxPixels &&
-                      pixels.size.width <= kMaxPixels / pixels.size.height && pixels.channels == channels_;
+                      pixels.size.width <= kMaxPixels / pixels.size.height && pixels.channels == channels;
     if (!sane ||
-        pixels.data.size() != static_cast<std::size_t>(pixels.size.height * pixels.size.width * channels_))
+        pixels.data.size() != static_cast<std::size_t>(pixels.size.height * pixels.size.width * channels))
       throw Error(ErrorKind::decode, "the decoder for other images returned pixels of a wrong size");
     return pixels;
   }
@@ -296,38 +336,68 @@ class CompiledProgram final : public Program {
   View copy(const Pixels& pixels, Buffer<std::uint8_t>& buffer) const {
     std::uint8_t* data = buffer.reserve(pixels.data.size());
     std::memcpy(data, pixels.data.data(), pixels.data.size());
-    return {data, static_cast<std::size_t>(pixels.size.width * channels_), whole(pixels.size)};
+    return {data, static_cast<std::size_t>(pixels.size.width * pixels.channels), whole(pixels.size)};
   }
 
-  // Runs the passes; the first is prepared.
-  void finish(ScratchData& data, View view, std::span<std::byte> output) const {
-    Resizer& resizer = data.resizer;
-    for (std::size_t i = 0; i + 1 < data.passes.size(); ++i) {
-      const Pass& pass = data.passes[i];
-      resizer.begin(view);
-      const std::size_t row_bytes = static_cast<std::size_t>(pass.output.width * channels_);
-      std::uint8_t* pixels =
-          data.between[i % 2].reserve(row_bytes * static_cast<std::size_t>(pass.output.height));
-      each_row(pass, resizer, data.row, channels_, false,
-               [&](std::int64_t y, const std::uint8_t* row, std::size_t) {
-                 std::memcpy(pixels + static_cast<std::size_t>(y) * row_bytes, row, row_bytes);
-               });
-      view = {pixels, row_bytes, whole({pass.output.height, pass.output.width})};
-      resizer.prepare(data.passes[i + 1], channels_);
+  // Runs the pass `number` of `data.passes`, which is prepared, into memory of the scratch, and prepares the
+  // next. `view` becomes the result.
+  std::uint8_t* store(ScratchData& data, std::size_t number, int channels, View& view) const {
+    const Pass& pass = data.passes[number];
+    data.resizer.begin(view);
+    const auto row_bytes = static_cast<std::size_t>(pass.output.width * channels);
+    // Room for three channels: an operation may make three of one.
+    std::uint8_t* pixels = data.between[data.turn].reserve(static_cast<std::size_t>(pass.output.height) *
+                                                           static_cast<std::size_t>(pass.output.width) * 3);
+    data.turn = 1 - data.turn;
+    each_row(pass, data.resizer, data.row, channels, false,
+             [&](std::int64_t y, const std::uint8_t* row, std::size_t) {
+               std::memcpy(pixels + static_cast<std::size_t>(y) * row_bytes, row, row_bytes);
+             });
+    view = {pixels, row_bytes, whole({pass.output.height, pass.output.width})};
+    if (number + 1 < data.passes.size()) data.resizer.prepare(data.passes[number + 1], channels);
+    return pixels;
+  }
+
+  // Runs all stages but the last, whose first pass is then prepared.
+  View run_stages(ScratchData& data, View view, const SampleKey& key) const {
+    for (std::size_t i = 0; i + 1 < stages_.size(); ++i) {
+      const Stage& stage = stages_[i];
+      Picture picture{nullptr, last_size(data.passes), stage.channels};
+      for (std::size_t number = 0; number < data.passes.size(); ++number)
+        picture.data = store(data, number, stage.channels, view);
+      for (const auto& op : stage.pixel_ops)
+        op->apply(picture, Draws(key.seed, key.epoch, key.position, group_, op->index()), data.pixels);
+      view = {picture.data, static_cast<std::size_t>(picture.size.width * picture.channels),
+              whole(picture.size)};
+      begin(stages_[i + 1], picture.size, key, data);
+      data.resizer.prepare(data.passes.front(), stages_[i + 1].channels);
     }
-    resizer.begin(view);
+    return view;
+  }
+
+  // Runs the last stage into the output.
+  void finish(ScratchData& data, View view, const SampleKey& key, std::span<std::byte> output) const {
+    check_room(data, output);
+    for (std::size_t number = 0; number + 1 < data.passes.size(); ++number)
+      store(data, number, channels_, view);
+    data.resizer.begin(view);
     const Pass& pass = data.passes.back();
     const bool planar = layout_ == Layout::nchw;
-    const Sink sink(output, last_size(data.passes), channels_, type_, planar, simd() == Simd::avx2);
-    each_row(pass, resizer, data.row, channels_, planar,
+    const Size size = last_size(data.passes);
+    const Sink sink(output, size, channels_, type_, planar, simd() == Simd::avx2);
+    each_row(pass, data.resizer, data.row, channels_, planar,
              [&](std::int64_t y, const std::uint8_t* row, std::size_t plane_stride) {
                sink.write(y, row, plane_stride, scale_.data(), offset_.data());
              });
+    for (const Erasing& erasing : erasures_)
+      erasing.erase({output.data(), size, channels_, type_, planar},
+                    Draws(key.seed, key.epoch, key.position, group_, erasing.index()));
   }
 
-  int channels_;
+  int channels_;  // of what comes out; while compiling, of what has come so far
   std::uint32_t group_;
-  std::vector<GeometryOp> geometry_;
+  std::vector<Stage> stages_;
+  std::vector<Erasing> erasures_;  // of values that are float already
   ElementType type_ = ElementType::uint8;
   Layout layout_ = Layout::nchw;
   std::optional<Size> fixed_size_;

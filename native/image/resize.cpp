@@ -6,6 +6,7 @@
 #include <numbers>
 
 #include "image/kernels.h"
+#include "image/series.h"
 #include "image/simd.h"
 
 namespace fastload::image {
@@ -20,23 +21,6 @@ double support_of(Interpolation interpolation) {
     default:
       return 1.0;
   }
-}
-
-// The Taylor coefficients of sin(pi r) / r for |r| <= 1/2, highest power first: (-1)^k pi^(2k+1) / (2k+1)!.
-constexpr double kSine[] = {
-    5.392664662608125e-10,  -2.2948428997269856e-08, 7.952054001475508e-07, -2.1915353447830204e-05,
-    0.00046630280576761234, -0.007370430945714348,   0.08214588661112819,   -0.5992645293207919,
-    2.550164039877345,      -5.167712780049969,      3.141592653589793,
-};
-
-double sine_pi(double x) {
-  const double nearest = std::floor(x + 0.5);
-  const double r = x - nearest;
-  const double square = r * r;
-  double value = 0.0;
-  for (const double coefficient : kSine) value = value * square + coefficient;
-  value *= r;
-  return static_cast<std::int64_t>(nearest) % 2 != 0 ? -value : value;
 }
 
 double sinc(double x) { return x == 0.0 ? 1.0 : sine_pi(x) / (x * std::numbers::pi); }
@@ -177,10 +161,12 @@ void Axis::mirror() {
 Window Resizer::prepare(const Pass& pass, int channels) {
   channels_ = channels;
   flipped_ = pass.flipped;
+  flipped_rows_ = pass.flipped_rows;
   vectorised_ = simd() == Simd::avx2;
   const Window used = intersection(pass.output, whole(pass.resized));
   inner_ = {used.top - pass.output.top, used.left - pass.output.left, used.height, used.width};
   if (flipped_) inner_.left = pass.output.width - inner_.right();
+  if (flipped_rows_) inner_.top = pass.output.height - inner_.bottom();
   if (used.height == 0 || used.width == 0) {
     method_ = Method::copy;
     inner_.height = 0;
@@ -297,6 +283,7 @@ const std::uint8_t* Resizer::combine_rows(std::int64_t row, const std::uint8_t* 
 }
 
 void Resizer::write_row(std::int64_t row, std::uint8_t* out, const RowLayout& layout) {
+  if (flipped_rows_) row = inner_.height - 1 - row;
   switch (method_) {
     case Method::copy:
       return write_copy(row, out, layout);

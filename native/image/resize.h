@@ -42,7 +42,7 @@ struct RowLayout {
   std::size_t plane_stride = 0;
 };
 
-// Makes the rows of one pass. prepare(), then rows 0, 1, ... of the window in order.
+// Makes the rows of one pass: prepare(), begin(), then any row of the window.
 class Resizer {
  public:
   // Plans `pass` over images of `channels`. Returns which part of the input it reads.
@@ -75,6 +75,7 @@ class Resizer {
   Method method_ = Method::copy;
   int channels_ = 3;
   bool flipped_ = false;
+  bool flipped_rows_ = false;
   bool vectorised_ = false;
   bool vertical_first_ = false;  // the order of the wide method's passes
   Window inner_;

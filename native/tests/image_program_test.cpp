@@ -30,7 +30,8 @@ std::vector<std::byte> run(const std::vector<OpSpec>& ops, int channels, std::sp
   const std::size_t bytes = program->element_type() == ElementType::uint8     ? 1
                             : program->element_type() == ElementType::float32 ? 4
                                                                               : 2;
-  std::vector<std::byte> output(static_cast<std::size_t>(size.height * size.width * channels) * bytes);
+  std::vector<std::byte> output(static_cast<std::size_t>(size.height * size.width * program->channels()) *
+                                bytes);
   program->run(encoded, key, *scratch, fallback, output);
   return output;
 }
@@ -55,6 +56,68 @@ void check_same_bits(const std::vector<OpSpec>& ops, int channels, std::span<con
   const auto plain = run(ops, channels, encoded, key, decode_raw);
   force_simd(Simd::avx2);
   CHECK(run(ops, channels, encoded, key, decode_raw) == plain);
+}
+
+OpSpec any_pixel_op(Random& random, int channels) {
+  const auto upto = [&](unsigned most) { return static_cast<double>(random.below(most + 1)); };
+  switch (random.below(14)) {
+    case 0:
+      return {"pad", {upto(9), upto(9), upto(9), upto(9), 1, upto(255)}};
+    case 1:
+      return {"random_crop",
+              {1 + upto(70), 1 + upto(70), upto(9), upto(9), upto(9), upto(9), 1, 1, upto(255)}};
+    case 2:
+      return {"random_vertical_flip", {0.5}};
+    case 3:
+      return {"random_grayscale", {0.7}};
+    case 4:
+      return {"random_invert", {0.7}};
+    case 5:
+      return {"random_solarize", {upto(255), 0.7}};
+    case 6:
+      return {"random_posterize", {upto(8), 0.7}};
+    case 7:
+      return {"random_adjust_sharpness", {upto(30) / 10, 0.7}};
+    case 8:
+      return {random.below(2) ? "random_autocontrast" : "random_equalize", {0.7}};
+    case 9:
+      return {"color_jitter", {0.2, 1.8, 0.2, 1.8, 0, 3, -0.5, 0.5}};
+    case 10:
+      return {"gaussian_blur", {1 + 2 * upto(20), 1 + 2 * upto(20), 0.1, 9}};
+    case 11:
+      return {"random_erasing", {0.8, 0, 0.9, -2, 2, 0}};
+    case 12:
+      return {"rand_augment", {2, upto(9), 10, static_cast<double>(channels), 1, 2, 3}};
+    default:
+      return {"trivial_augment_wide", {31, 0}};
+  }
+}
+
+void test_pixel_operations() {
+  Random random(6);
+  for (int round = 0; round < 400; ++round) {
+    const int channels = random.below(4) == 0 ? 1 : 3;
+    std::vector<OpSpec> ops;
+    for (auto count = random.below(5); count >= 0; --count) {
+      ops.push_back(any_pixel_op(random, channels));
+      if (ops.back().name == "rand_augment")
+        ops.back().numbers.resize(static_cast<std::size_t>(4 + channels));
+    }
+    int made = channels;
+    if (random.below(4) == 0) {
+      made = random.below(2) ? 1 : 3;
+      ops.push_back({"grayscale", {static_cast<double>(made)}});
+    }
+    if (random.below(2)) {
+      ops.push_back({"to_dtype", {static_cast<double>(1 + random.below(3)), 1}});
+      ops.push_back({"random_erasing", {0.8, 0.1, 0.9, -1, 1, static_cast<double>(random.below(2))}});
+      if (ops.back().numbers.back() != 0) ops.back().numbers.push_back(0.25);
+    }
+    ops.push_back({"layout", {static_cast<double>(random.below(3))}});
+    CHECK(Program::compile(ops, channels, 0)->channels() == made);
+    const auto image = raw(static_cast<int>(1 + random.below(90)), static_cast<int>(1 + random.below(90)));
+    check_same_bits(ops, channels, image, {random.next(), 1, random.next()});
+  }
 }
 
 void test_instruction_sets_agree() {
@@ -132,7 +195,7 @@ void test_fusion() {
   std::vector<Pass> passes;
   const auto count = [&](const std::vector<OpSpec>& specs) {
     std::vector<GeometryOp> ops;
-    for (std::uint32_t i = 0; i < specs.size(); ++i) ops.push_back(parse_geometry(specs[i], i));
+    for (std::uint32_t i = 0; i < specs.size(); ++i) ops.push_back(parse_geometry(specs[i], i, 3));
     resolve(ops, {100, 200}, {}, 0, passes);
     return passes.size();
   };
@@ -146,6 +209,11 @@ void test_fusion() {
   CHECK(count({resize, crop}) == 2);  // two resizes
   CHECK(count({flip, crop}) == 2);    // filters are not symmetric to the last bit
   CHECK(count({{"center_crop", {300, 300}}, {"center_crop", {20, 20}}}) == 1);
+  const OpSpec pad{"pad", {1, 2, 3, 4, 1, 7}}, vertical{"random_vertical_flip", {1}};
+  CHECK(count({pad, flip, vertical}) == 1 && passes[0].output == (Window{-2, -1, 106, 204}));
+  CHECK(passes[0].flipped && passes[0].flipped_rows && passes[0].fill[2] == 7);
+  CHECK(count({pad, {"pad", {1, 1, 1, 1, 1, 8}}}) == 2);
+  CHECK(count({vertical, resize}) == 2);
   // What a cut took away must not come back.
   CHECK(count({{"center_crop", {20, 20}}, {"center_crop", {60, 60}}}) == 2);
 }
@@ -264,6 +332,25 @@ void test_errors() {
   CHECK_THROWS(ErrorKind::usage, compile({{"random_horizontal_flip", {1.5}}}));
   CHECK_THROWS(ErrorKind::usage, compile({{"center_crop", {2.5, 2}}}));
   CHECK_THROWS(ErrorKind::usage, compile({{"random_resized_crop", {9, 9, 0, 1, 0, 0, 1, 1}}}));
+  CHECK_THROWS(ErrorKind::usage, compile({{"to_dtype", {3, 1}}, {"random_invert", {1}}}));
+  CHECK_THROWS(ErrorKind::usage, compile({{"pad", {1, 1, 1, 1, 3, 0, 0}}}));
+  CHECK_THROWS(ErrorKind::usage, compile({{"pad", {1, 1, 1, 1, 1, 256}}}));
+  CHECK_THROWS(ErrorKind::usage, compile({{"pad", {1, 1, 1, 1, 3, 0, 0, 0}}}, 1));
+  CHECK_THROWS(ErrorKind::usage, compile({{"pad", {-1, 1, 1, 1, 1, 0}}}));
+  CHECK_THROWS(ErrorKind::usage, compile({{"random_crop", {9, 9, 0, 0, 0, 0, 2, 1, 0}}}));
+  CHECK_THROWS(ErrorKind::usage, compile({{"gaussian_blur", {4, 3, 1, 1}}}));
+  CHECK_THROWS(ErrorKind::usage, compile({{"gaussian_blur", {257, 3, 1, 1}}}));
+  CHECK_THROWS(ErrorKind::usage, compile({{"gaussian_blur", {3, 3, 0, 1}}}));
+  CHECK_THROWS(ErrorKind::usage, compile({{"color_jitter", {1, 1, 1, 1, 1, 1, -0.6, 0}}}));
+  CHECK_THROWS(ErrorKind::usage, compile({{"color_jitter", {1, NAN, 1, 1, 1, 1, 0, 0}}}));
+  CHECK_THROWS(ErrorKind::usage, compile({{"random_posterize", {9, 1}}}));
+  CHECK_THROWS(ErrorKind::usage, compile({{"grayscale", {2}}}));
+  CHECK_THROWS(ErrorKind::usage, compile({{"rand_augment", {1, 10, 10, 0}}}));
+  CHECK_THROWS(ErrorKind::usage, compile({{"trivial_augment_wide", {1, 0}}}));
+  CHECK_THROWS(ErrorKind::usage, compile({{"random_erasing", {1, 0, 1, 0, 0, 1}}}));
+  CHECK_THROWS(ErrorKind::decode, run({{"pad", {9e4, 9e4, 9e4, 9e4, 1, 0}}}, 3, raw(1, 1), {}, decode_raw));
+  CHECK_THROWS(ErrorKind::decode,
+               run({{"random_crop", {9, 9, 0, 0, 0, 0, 0, 1, 0}}}, 3, raw(9, 8), {}, decode_raw));
   CHECK_THROWS(ErrorKind::decode, run({}, 3, {}));
   CHECK_THROWS(ErrorKind::decode, run({}, 3, raw(3, 3)));
   CHECK_THROWS(ErrorKind::decode, run({}, 3, raw(0, 3), {}, decode_raw));
@@ -304,6 +391,7 @@ void test_fixed_size() {
 
 int main() {
   test_instruction_sets_agree();
+  test_pixel_operations();
   test_conversions();
   test_weights_sum_up();
   test_fusion();

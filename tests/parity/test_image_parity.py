@@ -96,6 +96,59 @@ PROGRAMS = {
     "steep": [T.Resize(9), T.ToDtype("float16")],
     "nearest": [T.Resize((100, 150), "nearest"), T.RandomHorizontalFlip()],
     "no antialiasing": [T.Resize(50, antialias=False)],
+    "padded crop": [T.RandomCrop(100, padding=(7, 300), pad_if_needed=True, fill=(1, 128, 255))],
+    "vertical flips": [
+        T.RandomVerticalFlip(),
+        T.RandomResizedCrop(50),
+        T.RandomVerticalFlip(),
+        T.RandomHorizontalFlip(),
+        T.Pad((1, 2, 3, 4), fill=9),
+        T.CenterCrop(70),
+        T.RandomVerticalFlip(1.0),
+        T.Resize((40, 30), "bicubic"),
+    ],
+    "tables": [
+        T.RandomSolarize(100.5),
+        T.Resize(60),
+        T.RandomPosterize(3),
+        T.RandomInvert(),
+        T.CenterCrop(70),
+        T.RandomAutocontrast(),
+        T.RandomEqualize(),
+    ],
+    "gray": [T.RandomGrayscale(0.5), T.Resize(40), T.Grayscale(3), T.ToDtype("float16"), T.Layout("NHWC")],
+    "one channel": [
+        T.Resize(40),
+        T.Grayscale(),
+        T.RandomVerticalFlip(),
+        T.ToDtype("float32", scale=True),
+        T.Normalize([0.4], [0.3]),
+    ],
+    "self-supervised": [
+        T.RandomResizedCrop(64),
+        T.ColorJitter(0.4, 0.4, 0.4, 0.1),
+        T.GaussianBlur((5, 9)),
+        T.RandomAdjustSharpness(2.5),
+        T.RandomHorizontalFlip(),
+        *FLOAT,
+        T.RandomErasing(0.9, value="random"),
+    ],
+    "erased bytes": [T.Resize((50, 60)), T.RandomErasing(0.9, value="random"), T.RandomErasing(0.9)],
+    "erased float16": [
+        T.Resize((50, 60)),
+        T.ToDtype("float16", scale=True),
+        T.Normalize(MEAN, STD),
+        T.RandomErasing(0.9, value=(0.1, -3.3, 1e-7)),
+        T.RandomErasing(0.9, value="random"),
+    ],
+    "erased bfloat16": [
+        T.Resize((50, 60)),
+        T.ToDtype("bfloat16"),
+        T.RandomErasing(1.0, value="random"),
+        T.Layout("channels_last"),
+    ],
+    "RandAugment": [T.Resize((61, 84)), T.RandAugment(4, fill=(1, 2, 3)), T.RandAugment(magnitude=30)],
+    "TrivialAugmentWide": [T.RandomResizedCrop(50), T.TrivialAugmentWide(fill=77), T.TrivialAugmentWide()],
 }
 
 
@@ -111,9 +164,91 @@ def test_programs_equal_their_reference(photographs, name, simd):
 
 
 def test_luma_programs(photographs):
-    for name in ("decode", "train", "pad", "steep", "evaluate lanczos"):
-        for encoded in photographs[:4]:
-            assert_equal(PROGRAMS[name], encoded, channels=1)
+    names = ("decode", "train", "pad", "steep", "evaluate lanczos", "tables", "gray", "TrivialAugmentWide")
+    for name in names:
+        for position, encoded in enumerate(photographs[:4]):
+            assert_equal(PROGRAMS[name], encoded, (0, 0, position, 0), channels=1)
+    jitter, sharpness = T.ColorJitter(0.4, 0.4, 0.4, 0.1), T.RandomAdjustSharpness(0.5)
+    for position in range(8):
+        operations = [jitter, T.GaussianBlur(3), sharpness, T.RandomErasing()]
+        assert_equal(operations, photographs[0], (0, 0, position, 0), channels=1)
+
+
+@pytest.mark.parametrize("name", T.AUGMENTATIONS)
+def test_every_augmentation(photographs, name):
+    """Each operation of a policy, at magnitudes from none to the most, in both directions."""
+    operation, seen = T.TrivialAugmentWide(fill=(5, 6, 7)), set()
+    number = T.AUGMENTATIONS.index(name)
+    for position in range(2000):
+        draws = T.Draws(0, 0, position)
+        if draws.integer(0, 14) == number and (draws.integer(1, 31), draws.uniform(2) <= 0.5) not in seen:
+            seen.add((draws.integer(1, 31), draws.uniform(2) <= 0.5))
+            if len(seen) < 40:
+                encoded = photographs[position % len(photographs)]
+                assert_equal([T.RandomCrop((60, 71)), operation], encoded, (0, 0, position, 0))
+    assert len(seen) > 50
+
+
+def every_operation(data):
+    """Draw one operation of any kind."""
+    p = data.draw(st.sampled_from([0.3, 1.0]))
+    side = st.integers(1, 60)
+    fill = data.draw(st.sampled_from([0, 200, (1, 2, 3)]))
+    factor = st.floats(0.0, 3.0)
+    kinds = [
+        lambda: T.Resize(
+            (data.draw(side), data.draw(side)), data.draw(st.sampled_from(["bilinear", "nearest"]))
+        ),
+        lambda: T.CenterCrop((data.draw(side), data.draw(side))),
+        lambda: T.RandomResizedCrop((data.draw(side), data.draw(side)), scale=(0.01, 1.0)),
+        lambda: T.RandomCrop((data.draw(side), data.draw(side)), data.draw(side), True, fill),
+        lambda: T.Pad([data.draw(st.integers(0, 9)) for _ in range(4)], fill),
+        lambda: T.RandomHorizontalFlip(p),
+        lambda: T.RandomVerticalFlip(p),
+        lambda: T.RandomGrayscale(p),
+        lambda: T.RandomInvert(p),
+        lambda: T.RandomSolarize(data.draw(st.floats(-1, 255)), p),
+        lambda: T.RandomPosterize(data.draw(st.integers(0, 8)), p),
+        lambda: T.RandomAdjustSharpness(data.draw(factor), p),
+        lambda: T.RandomAutocontrast(p),
+        lambda: T.RandomEqualize(p),
+        lambda: T.ColorJitter(*(data.draw(factor) for _ in range(3)), data.draw(st.floats(0, 0.5))),
+        lambda: T.GaussianBlur(
+            (2 * data.draw(st.integers(0, 20)) + 1, 2 * data.draw(st.integers(0, 20)) + 1),
+            data.draw(st.floats(0.01, 30)),
+        ),
+        lambda: T.RandomErasing(
+            p, (0.0, 0.9), (0.1, 10.0), data.draw(st.sampled_from([7, (1, 2, 3), "random"]))
+        ),
+        lambda: T.RandAugment(2, data.draw(st.integers(0, 9)), 10, fill=fill),
+        lambda: T.TrivialAugmentWide(fill=fill),
+    ]
+    return data.draw(st.sampled_from(kinds))()
+
+
+@settings(max_examples=200, deadline=None)
+@given(data=st.data(), height=st.integers(1, 60), width=st.integers(1, 60), position=st.integers(0, 2**40))
+def test_any_program(data, height, width, position):
+    encoded = encode(smooth(height, width, height * 61 + width))
+    operations = [every_operation(data) for _ in range(data.draw(st.integers(1, 6)))]
+    if data.draw(st.booleans()):
+        operations += [*FLOAT, T.RandomErasing(1.0, value=data.draw(st.sampled_from([0.5, "random"])))]
+    core.use_simd(data.draw(st.booleans()))
+    try:
+        assert_equal(operations, encoded, (1, 2, position, 3))
+    finally:
+        core.use_simd(True)
+
+
+def test_images_smaller_than_their_crop():
+    encoded = encode(smooth(20, 30, 6))
+    for run in (native, reference):
+        with pytest.raises(
+            DecodeError, match="RandomCrop cannot cut 31 x 31 pixels out of an image of 30 x 22"
+        ):
+            run([T.RandomCrop(31, padding=(0, 1))], encoded)
+        with pytest.raises(DecodeError, match="padded"):
+            run([T.Pad(100_000)], encoded)
 
 
 @pytest.mark.parametrize("interpolation", RESAMPLING)
@@ -202,13 +337,23 @@ def test_without_a_fallback_other_formats_are_refused():
 
 
 def test_unknown_programs_are_usage_errors():
-    for ops in ([("swirl", [])], [("resize", [])], [("to_dtype", [3, 1]), ("center_crop", [3, 3])]):
+    for ops in (
+        [("swirl", [])],
+        [("resize", [])],
+        [("to_dtype", [3, 1]), ("center_crop", [3, 3])],
+        [("to_dtype", [3, 1]), ("random_invert", [1])],
+        [("to_dtype", [3, 1]), ("random_erasing", [1, 0, 1, 0, 0, 1, 5]), ("normalize", [1, 0.5, 0.5])],
+        [("pad", [1, 1, 1, 1, 2, 0, 0])],
+        [("color_jitter", [1, 1])],
+        [("grayscale", [1]), ("pad", [1, 1, 1, 1, 3, 0, 0, 0])],
+    ):
         with pytest.raises(UsageError):
             core.ImageProgram(ops, 3, 0)
 
 
 def test_fixed_sizes_agree():
-    for ops in [*PROGRAMS.values(), [T.Resize(5000)], [T.Resize(5000), T.CenterCrop(9)]]:
+    more = [[T.Resize(5000)], [T.Resize(5000), T.CenterCrop(9)], [T.RandomCrop(50), T.Pad(3)], [T.Pad(9)]]
+    for ops in [*PROGRAMS.values(), *more]:
         assert core.ImageProgram(T.native_specs(ops), 3, 0).fixed_size == T.output_spec(ops).fixed_size
 
 
