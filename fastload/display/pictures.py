@@ -105,7 +105,8 @@ def to_pixels(
         low, high = min(float(wide.min()), 0.0), max(float(wide.max()), 1.0)
         wide = (wide - low) * (255.0 / (high - low))
     else:
-        scale, offset = affine([op for op in operations if isinstance(op, (ToDtype, Normalize))], channels)
+        steps = [op for op in operations if isinstance(op, (ToDtype, Normalize))]
+        scale, offset = affine(steps, value.shape[2])
         wide = (wide - offset) / scale
     return np.clip(np.rint(wide), 0, 255).astype(np.uint8)
 

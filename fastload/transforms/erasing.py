@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastload.errors import UsageError
-from fastload.transforms.colours import is_real, number_range
+from fastload.transforms.colours import number_range
 from fastload.transforms.operations import NativeSpec, Operation, check_probability, exponential
 from fastload.transforms.padding import fill_array, fill_values
 from fastload.transforms.random import Draws
@@ -91,7 +91,7 @@ class RandomErasing(Operation):
     integers 4k+3 (top) and 4k+4 (left), and nothing is erased after ten misses; 64 seeds random values.
 
     >>> RandomErasing(p=1).box(100, 100, Draws(0, 0, 0))  # top, left, height, width
-    (0, 43, 72, 31)
+    (66, 24, 34, 73)
     """
 
     p: float = 0.5
@@ -110,7 +110,8 @@ class RandomErasing(Operation):
                 f"got {self.scale!r} and {self.ratio!r}"
             )
         value = self.value if self.value == "random" else fill_values(self.value, "RandomErasing")
-        if isinstance(value, tuple) and not all(is_real(float(np.float32(number))) for number in value):
+        largest = float(np.finfo(np.float32).max)
+        if isinstance(value, tuple) and not all(abs(number) <= largest for number in value):
             raise UsageError(f"RandomErasing's value leaves the range of float32: {self.value!r}")
         object.__setattr__(self, "scale", scale)
         object.__setattr__(self, "ratio", ratio)

@@ -17,9 +17,11 @@ from fastload.transforms.operations import (
     Operation,
     RandomHorizontalFlip,
     RandomResizedCrop,
+    RandomVerticalFlip,
     Resize,
     _center,
 )
+from fastload.transforms.padding import Pad, RandomCrop
 from fastload.transforms.random import Draws, SampleKey
 
 __all__ = ["MovedBoxes", "MovedMask", "check_joint", "mask_operations"]
@@ -107,7 +109,15 @@ class MovedBoxes(Operation):
         return boxes.astype(np.float32)
 
 
-_BOX_OPERATIONS = (Resize, CenterCrop, RandomResizedCrop, RandomHorizontalFlip)
+_BOX_OPERATIONS = (
+    Resize,
+    CenterCrop,
+    RandomResizedCrop,
+    RandomCrop,
+    Pad,
+    RandomHorizontalFlip,
+    RandomVerticalFlip,
+)
 
 
 def _move_boxes(operation: Operation, boxes: Array, height: int, width: int, draws: Draws) -> Array:
@@ -116,8 +126,15 @@ def _move_boxes(operation: Operation, boxes: Array, height: int, width: int, dra
         if draws.uniform(0) >= operation.p:
             return boxes
         return np.stack([width - boxes[:, 2], boxes[:, 1], width - boxes[:, 0], boxes[:, 3]], axis=1)
+    if isinstance(operation, RandomVerticalFlip):
+        if draws.uniform(0) >= operation.p:
+            return boxes
+        return np.stack([boxes[:, 0], height - boxes[:, 3], boxes[:, 2], height - boxes[:, 1]], axis=1)
     top, left, part_height, part_width = 0, 0, height, width
-    if isinstance(operation, RandomResizedCrop):
+    if isinstance(operation, (RandomCrop, Pad)):
+        top, left = operation.crop_box(height, width, draws)
+        part_height, part_width = new_height, new_width
+    elif isinstance(operation, RandomResizedCrop):
         top, left, part_height, part_width = operation.crop_box(height, width, draws)
     elif isinstance(operation, CenterCrop):
         top, left = _center(height, new_height), _center(width, new_width)

@@ -40,6 +40,12 @@ def fill_values(fill: object, name: str) -> tuple[float, ...]:
     return tuple(float(value) for value in values)
 
 
+def checked_fill(fill: object, name: str) -> float | tuple[float, ...]:
+    """Return ``fill``, an argument of operation ``name``, as one number or a tuple of one for each channel."""
+    values = fill_values(fill, name)
+    return values[0] if len(values) == 1 else values
+
+
 def fill_array(fill: tuple[float, ...], channels: int, dtype: np.dtype[Any], name: str) -> Array:
     """Return a value of ``dtype`` for each channel. Raises UsageError where ``fill`` has another number."""
     if len(fill) not in (1, channels):
@@ -111,7 +117,7 @@ class Pad(Operation):
     def __post_init__(self) -> None:
         _check_mode(self.padding_mode, "Pad")
         object.__setattr__(self, "padding", _borders(self.padding, "Pad"))
-        object.__setattr__(self, "fill", fill_values(self.fill, "Pad"))
+        object.__setattr__(self, "fill", checked_fill(self.fill, "Pad"))
 
     def native_spec(self) -> NativeSpec | None:
         if self.padding_mode != "constant":
@@ -128,6 +134,11 @@ class Pad(Operation):
             )
         return height, width
 
+    def crop_box(self, height: int, width: int, draws: Draws) -> tuple[int, int]:
+        """Return (top, left) of what comes out in an image of (``height``, ``width``): not above 0."""
+        left, top, _, _ = _borders(self.padding, "Pad")
+        return -top, -left
+
     def apply(self, value: Array, draws: Draws) -> Array:
         self.output_size(value.shape[0], value.shape[1], draws)
         return pad(
@@ -143,7 +154,7 @@ class RandomCrop(Operation):
     DecodeError. Draws: integers 0 (top) and 1 (left).
 
     >>> RandomCrop(32, padding=4).crop_box(32, 32, Draws(0, 0, 0))  # top, left
-    (-2, 0)
+    (-1, 2)
     """
 
     size: int | Sequence[int]
@@ -157,7 +168,7 @@ class RandomCrop(Operation):
         _check_mode(self.padding_mode, "RandomCrop")
         object.__setattr__(self, "size", size_pair(self.size, "RandomCrop"))
         object.__setattr__(self, "padding", _borders(self.padding or 0, "RandomCrop"))
-        object.__setattr__(self, "fill", fill_values(self.fill, "RandomCrop"))
+        object.__setattr__(self, "fill", checked_fill(self.fill, "RandomCrop"))
 
     def native_spec(self) -> NativeSpec | None:
         borders = _borders(self.padding, "RandomCrop")

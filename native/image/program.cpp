@@ -314,7 +314,7 @@ class CompiledProgram final : public Program {
   Size input_size(std::span<const std::byte> encoded, ScratchData& data,
                   const FallbackDecoder& fallback) const {
     if (is_jpeg(encoded)) return data.decoder.open(encoded);
-    if (const auto pixels = view_netpbm(encoded, channels_))
+    if (const auto pixels = view_netpbm(encoded, stages_.front().channels))
       return {pixels->window.height, pixels->window.width};
     return decode_other(encoded, fallback).size;
   }

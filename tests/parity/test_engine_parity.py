@@ -190,8 +190,15 @@ FLOAT = [T.ToDtype("float32", scale=True), T.Normalize((0.5, 0.4, 0.3), (0.2, 0.
         [T.Resize(36), T.CenterCrop(32), T.Layout("NHWC")],
         [T.RandomResizedCrop(24), *FLOAT],
         [T.RandomResizedCrop(24), *FLOAT[:1], T.ToDtype("bfloat16"), T.Layout("channels_last")],
+        [
+            T.RandomCrop(24, 4, True),
+            T.RandomVerticalFlip(),
+            T.Grayscale(),
+            T.RandomErasing(),
+            T.Layout("NHWC"),
+        ],
     ],
-    ids=["uint8", "nhwc", "float32", "bfloat16"],
+    ids=["uint8", "nhwc", "float32", "bfloat16", "gray"],
 )
 def test_images(pictures: str, workers: int, operations: list[Any]) -> None:
     plan = _plan(pictures, ("image", "maybe"), image=operations, maybe=operations)
