@@ -41,7 +41,7 @@ def fill_values(fill: object, name: str) -> tuple[float, ...]:
 
 
 def checked_fill(fill: object, name: str) -> float | tuple[float, ...]:
-    """Return ``fill``, an argument of operation ``name``, as one number or a tuple of one for each channel."""
+    """Return ``fill``, an argument of operation ``name``, as one number, or a tuple for the channels."""
     values = fill_values(fill, name)
     return values[0] if len(values) == 1 else values
 
