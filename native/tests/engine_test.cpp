@@ -106,11 +106,13 @@ std::vector<std::int64_t> spread(std::size_t begin, std::size_t count) {
   return records;
 }
 
+// Whether every sample that was not rejected is what was written.
 bool right(const Sample& sample, const Batch& batch) {
   for (std::size_t f = 0; f < batch.outputs.size(); ++f) {
     const FieldPlan& plan = batch.plan->fields[f];
     const FieldOutput& output = batch.outputs[f];
     for (std::size_t i = 0; i < batch.samples(); ++i) {
+      if (batch.rejected(i)) continue;
       const auto& payload = sample.records[static_cast<std::size_t>(batch.indices.records[i])][plan.field];
       if (plan.nullable && (output.validity.as<std::uint8_t>()[i] == 1) != payload.has_value()) return false;
       if (!payload) continue;
@@ -195,6 +197,36 @@ void test_first_error_counts(std::size_t threads) {
     const Error error = CHECK_THROWS(ErrorKind::corruption, engine.next(0, no_interrupt));
     CHECK(error.where.record == records[bad[0]] && error.where.field == "text");
     CHECK(right(sample, *engine.next(0, no_interrupt)));
+  }
+}
+
+void test_bad_records_are_left_out(std::size_t threads) {
+  Sample sample(test::schema_of({test::column("x", 8), test::heap("text")}));
+  const std::vector<std::int64_t> records = spread(0, 300);
+  std::vector<std::size_t> bad;
+  for (std::size_t i = 0; i < records.size() && bad.size() < 9; ++i) {
+    const auto& payload = *sample.records[static_cast<std::size_t>(records[i])][1];
+    if (records[i] / 100 != 1 || payload.size() <= 60) continue;
+    sample.damage(1, payload);
+    bad.push_back(i);
+  }
+  CHECK(bad.size() == 9);
+  BatchPlan plan = whole_plan(sample);
+  plan.tolerant = true;
+  for (int round = 0; round < 10; ++round) {
+    Engine engine(plan, threads, 0);
+    engine.submit(indices(records));
+    engine.submit(indices({records[bad[0]]}));
+    engine.submit(indices({0, 1000, records[bad[0]]}));
+    const auto batch = engine.next(0, no_interrupt);
+    CHECK(right(sample, *batch) && batch->rejections().size() == bad.size());
+    for (const std::size_t i : bad) CHECK(batch->rejected(i));
+    for (const Rejection& rejection : batch->rejections()) {
+      CHECK(rejection.error.kind == ErrorKind::corruption && rejection.error.where.field == "text");
+      CHECK(rejection.error.where.record == records[rejection.sample]);
+    }
+    CHECK(engine.next(0, no_interrupt)->rejections().size() == 1);
+    CHECK_THROWS(ErrorKind::usage, engine.next(0, no_interrupt));  // no matter of the record's bytes
   }
 }
 
@@ -376,6 +408,7 @@ int main() {
   fastload::test_many_in_flight(2, 50'000, Verify::never);
   for (const std::size_t threads : {0, 1, 4}) {
     fastload::test_first_error_counts(threads);
+    fastload::test_bad_records_are_left_out(threads);
     fastload::test_missing_records_and_shards(threads);
     fastload::test_images(threads);
   }
