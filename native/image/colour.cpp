@@ -5,12 +5,16 @@
 
 #include "image/vectorise.h"
 
+#if FASTLOAD_AVX2
+#include <immintrin.h>
+#endif
+
 namespace fastload::image {
 namespace {
 
 // 0.2989, 0.587 and 0.114 in units of 2^-22.
 constexpr std::int32_t kRed = 1253677, kGreen = 2462056, kBlue = 478151;
-constexpr std::size_t kBlock = 64;  // pixels that hue holds in planes
+constexpr std::size_t kBlock = 64;  // pixels held beside the picture
 
 FASTLOAD_INLINE std::uint8_t truncate(float value) {
   value = value < 0.0f ? 0.0f : value;
@@ -33,16 +37,61 @@ const std::uint8_t* luma_of(const Picture& picture, PixelScratch& scratch) {
   return luma;
 }
 
-struct Saturate {
-  static FASTLOAD_INLINE void run(std::uint8_t* data, const std::uint8_t* luma, std::size_t pixels, float own,
-                                  float other) {
-    for (std::size_t i = 0; i < pixels; ++i) {
-      const float gray = static_cast<float>(luma[i]) * other;
-      for (std::size_t c = 0; c < 3; ++c)
-        data[3 * i + c] = truncate(static_cast<float>(data[3 * i + c]) * own + gray);
-    }
+Table identity() {
+  Table table;
+  for (std::size_t value = 0; value < 256; ++value) table[value] = static_cast<std::uint8_t>(value);
+  return table;
+}
+
+// trunc(x * own + y * other) for each value x; y is `seconds`, or 1 where that is null.
+void blend_plain(std::uint8_t* data, const std::uint8_t* seconds, std::size_t count, float own, float other) {
+  for (std::size_t i = 0; i < count; ++i) {
+    const float second = seconds == nullptr ? other : static_cast<float>(seconds[i]) * other;
+    data[i] = truncate(static_cast<float>(data[i]) * own + second);
   }
-};
+}
+
+#if FASTLOAD_AVX2
+FASTLOAD_TARGET_AVX2 inline __m256 eight(const std::uint8_t* values) {
+  return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(values))));
+}
+
+FASTLOAD_TARGET_AVX2 void blend_avx2(std::uint8_t* data, const std::uint8_t* seconds, std::size_t count,
+                                     float own, float other) {
+  const __m256 first = _mm256_set1_ps(own), second = _mm256_set1_ps(other), most = _mm256_set1_ps(255.0f);
+  const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+  std::size_t i = 0;
+  for (; i + 32 <= count; i += 32) {
+    __m256i values[4];
+    for (std::size_t part = 0; part < 4; ++part) {
+      const std::size_t at = i + 8 * part;
+      const __m256 added = seconds == nullptr ? second : _mm256_mul_ps(eight(seconds + at), second);
+      const __m256 sum = _mm256_add_ps(_mm256_mul_ps(eight(data + at), first), added);
+      // Packing clips to 0 and 255 what fits 32 bits: too large values must not get there.
+      values[part] = _mm256_cvttps_epi32(_mm256_max_ps(_mm256_min_ps(sum, most), _mm256_setzero_ps()));
+    }
+    const __m256i packed = _mm256_packus_epi16(_mm256_packs_epi32(values[0], values[1]),
+                                               _mm256_packs_epi32(values[2], values[3]));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(data + i), _mm256_permutevar8x32_epi32(packed, order));
+  }
+  blend_plain(data + i, seconds == nullptr ? nullptr : seconds + i, count - i, own, other);
+}
+#endif
+
+void blend(std::uint8_t* data, const std::uint8_t* seconds, std::size_t count, float own, float other) {
+#if FASTLOAD_AVX2
+  if (simd() == Simd::avx2) return blend_avx2(data, seconds, count, own, other);
+#endif
+  blend_plain(data, seconds, count, own, other);
+}
+
+// trunc(x * own + other) for each value.
+void blend_all(Picture& picture, float own, float other) {
+  if (simd() != Simd::plain) return blend(picture.data, nullptr, picture.bytes(), own, other);
+  Table table = identity();
+  blend_plain(table.data(), nullptr, table.size(), own, other);
+  look_up(picture, table);
+}
 
 // Turns the hue of RGB values in [0, 1]. Conditions choose values, never paths: the compiler makes lanes of
 // it.
@@ -67,16 +116,20 @@ FASTLOAD_INLINE void turn_hue(float& red, float& green, float& blue, float turn)
   const float part = (sixth - static_cast<float>(sector)) * saturation, rest = 1.0f - saturation;
   const float p = rest * high, q = (1.0f - part) * high, t = (part + rest) * high;
   // Sectors 0 to 5; 6, a rounding away, is 0.
-  const bool even = sector == 0 || sector == 2 || sector == 4 || sector == 6;
-  const float middle = even ? t : q;
-  const bool red_high = sector == 0 || sector == 5 || sector == 6, green_high = sector == 1 || sector == 2;
-  const bool red_low = sector == 2 || sector == 3, green_low = sector == 4 || sector == 5;
-  const float red_else = red_low ? p : middle, green_else = green_low ? p : middle;
-  const bool blue_high = sector == 3 || sector == 4, blue_low = sector == 0 || sector == 1 || sector == 6;
-  const float blue_else = blue_low ? p : middle;
-  red = red_high ? high : red_else;
-  green = (green_high ? high : green_else);
-  blue = blue_high ? high : blue_else;
+  red = high, green = p, blue = p;
+  red = sector == 1 ? q : red;
+  red = sector == 2 ? p : red;
+  red = sector == 3 ? p : red;
+  red = sector == 4 ? t : red;
+  green = sector == 0 ? t : green;
+  green = sector == 1 ? high : green;
+  green = sector == 2 ? high : green;
+  green = sector == 3 ? q : green;
+  green = sector == 6 ? t : green;
+  blue = sector == 2 ? t : blue;
+  blue = sector == 3 ? high : blue;
+  blue = sector == 4 ? high : blue;
+  blue = sector == 5 ? q : blue;
 }
 
 struct Hue {
@@ -109,12 +162,6 @@ std::array<Histogram, 3> histograms(const Picture& picture) {
   for (std::size_t i = 0; i < picture.pixels(); ++i)
     for (std::size_t c = 0; c < channels; ++c) ++counts[c][picture.data[i * channels + c]];
   return counts;
-}
-
-Table identity() {
-  Table table;
-  for (std::size_t value = 0; value < 256; ++value) table[value] = static_cast<std::uint8_t>(value);
-  return table;
 }
 
 Table stretched(const Histogram& counts) {
@@ -199,10 +246,7 @@ void grayscale(Picture& picture, int output_channels, PixelScratch& scratch) {
 }
 
 void adjust_brightness(Picture& picture, double factor) {
-  Table table;
-  for (std::size_t value = 0; value < 256; ++value)
-    table[value] = truncate(static_cast<float>(value) * static_cast<float>(factor));
-  look_up(picture, table);
+  blend_all(picture, static_cast<float>(factor), 0.0f);
 }
 
 void adjust_contrast(Picture& picture, double factor, PixelScratch& scratch) {
@@ -211,17 +255,19 @@ void adjust_contrast(Picture& picture, double factor, PixelScratch& scratch) {
   std::uint64_t sum = 0;
   for (std::size_t i = 0; i < pixels; ++i) sum += luma[i];
   const auto mean = static_cast<float>(static_cast<double>(sum) / static_cast<double>(pixels));
-  const float gray = mean * static_cast<float>(1.0 - factor);
-  Table table;
-  for (std::size_t value = 0; value < 256; ++value)
-    table[value] = truncate(static_cast<float>(value) * static_cast<float>(factor) + gray);
-  look_up(picture, table);
+  blend_all(picture, static_cast<float>(factor), mean * static_cast<float>(1.0 - factor));
 }
 
 void adjust_saturation(Picture& picture, double factor, PixelScratch& scratch) {
   if (picture.channels == 1) return;
-  vectorised<Saturate>(picture.data, luma_of(picture, scratch), picture.pixels(), static_cast<float>(factor),
-                       static_cast<float>(1.0 - factor));
+  const std::uint8_t* luma = luma_of(picture, scratch);
+  std::uint8_t gray[3 * kBlock];
+  for (std::size_t from = 0; from < picture.pixels(); from += kBlock) {
+    const std::size_t count = std::min(kBlock, picture.pixels() - from);
+    for (std::size_t i = 0; i < count; ++i) gray[3 * i] = gray[3 * i + 1] = gray[3 * i + 2] = luma[from + i];
+    blend(picture.data + 3 * from, gray, 3 * count, static_cast<float>(factor),
+          static_cast<float>(1.0 - factor));
+  }
 }
 
 void adjust_hue(Picture& picture, double turn) {
