@@ -1,8 +1,9 @@
 // Milliseconds an image of each stage of the image path, on one core:
 //   g++ -std=c++20 -O3 -ffp-contract=off -Inative benchmarks/micro_image.cpp native/image/*.cpp -ljpeg -o
 //   /tmp/micro_image /tmp/micro_image FILE.jpg...
-// Whole images decoded, parts decoded, programs in uint8 and float32 (their difference to the parts is resize
-// and output), and the resize and output of the same crops alone. Then the same of raw pixels, 256 at most.
+// Whole images decoded, parts decoded (by skipping scanlines, and by segments of the rewritten images),
+// programs in uint8 and float32 (their difference to the parts is resize and output), and the resize and
+// output of the same crops alone. Then the same of raw pixels, 256 at most.
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -14,6 +15,7 @@
 
 #include "image/geometry.h"
 #include "image/jpeg.h"
+#include "image/jpeg_segment.h"
 #include "image/program.h"
 #include "image/resize.h"
 #include "image/simd.h"
@@ -102,8 +104,32 @@ int main(int argc, char** argv) {
     decoder.open(images[i]);
     decoder.decode(resizer.prepare(passes[i][0], 3), 3);
   });
+  std::vector<std::vector<std::byte>> segmented;
+  measure("rewriting with segments", images.size(), [&](std::size_t i) {
+    segmented.resize(std::max(segmented.size(), i + 1));
+    segmented[i] = segment_jpeg(images[i], false).encoded;
+    if (segmented[i].empty()) segmented[i] = images[i];
+  });
+  std::size_t segmented_bytes = 0;
+  for (const auto& image : segmented) segmented_bytes += image.size();
+  std::printf("rewritten: %zu bytes each on average\n", segmented_bytes / images.size());
+  for (const bool by_segments : {false, true}) {
+    measure(by_segments ? "rewritten, the part by segments" : "rewritten, the part by scanlines",
+            images.size(), [&](std::size_t i) {
+              decoder.open(segmented[i]);
+              decoder.decode(resizer.prepare(passes[i][0], 3), 3, {.by_segments = by_segments});
+            });
+  }
+  measure("rewritten, the part by segments, quick", images.size(), [&](std::size_t i) {
+    decoder.open(segmented[i]);
+    decoder.decode(resizer.prepare(passes[i][0], 3), 3, {.quick = true});
+  });
   const auto scratch = Scratch::make();
   measure_program("program, uint8 NCHW", images, kCrop, *scratch);
+  measure_program("program, uint8 NCHW, segmented", segmented, kCrop, *scratch);
+  std::vector<OpSpec> fast = kCrop;
+  fast.insert(fast.begin(), {"decode", {1}});
+  measure_program("program, uint8 NCHW, segmented, fast", segmented, fast, *scratch);
   const OpSpec normalize{"normalize", {3, 0.485, 0.456, 0.406, 0.229, 0.224, 0.225}};
   measure_program("program, float32 NCHW", images, with({{"to_dtype", {3, 1}}, normalize}), *scratch);
   measure_program("program, float16 NCHW", images, with({{"to_dtype", {1, 1}}, normalize}), *scratch);

@@ -25,6 +25,11 @@ class ImageProgram:
 
 def use_simd(wanted: bool) -> None: ...
 
+def segment_jpeg(encoded: object, keep_icc: bool = False) -> tuple[bytes | None, str | None]:
+    """
+    Rewrite a JPEG image so that parts of it decode alone; or say why it is to be kept as it is.
+    """
+
 class Dataset:
     """
     One split of a local dataset: its shard table, and its shards, mapped when first needed.

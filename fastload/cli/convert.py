@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from fastload.cli.output import common_options, plural, print_json, progress_bar, size_text, warn
+
+if TYPE_CHECKING:
+    from fastload.convert.jpeg import JpegReport
 
 SHOWN_SKIPPED = 10
 
@@ -21,6 +24,17 @@ def storage_options_of(pairs: tuple[str, ...]) -> dict[str, Any]:
             raise click.BadParameter(f"{pair!r} is not KEY=VALUE", param_hint="--storage-option")
         options[key] = value
     return options
+
+
+def _jpeg_line(jpeg: JpegReport) -> str:
+    line = (
+        f"{plural(jpeg.images, 'JPEG image')}: {size_text(jpeg.bytes_before)} before, "
+        f"{size_text(jpeg.bytes_after)} now"
+    )
+    if not jpeg.kept:
+        return line
+    reasons = ", ".join(f"{reason} {count:,}" for reason, count in jpeg.kept.items())
+    return f"{line}; {sum(jpeg.kept.values()):,} without segments ({reasons})"
 
 
 @click.command(short_help="Make a dataset of images, arrays, tables or a torch Dataset.")
@@ -38,10 +52,11 @@ def storage_options_of(pairs: tuple[str, ...]) -> dict[str, Any]:
 @click.option("--image-column", "image_columns", multiple=True, help="Bytes in this column are image files.")
 @click.option(
     "--jpeg",
-    type=click.Choice(["keep"]),
-    default="keep",
+    metavar="MODE",
+    default="segment",
     show_default=True,
-    help="What becomes of JPEG files: keep stores their bytes as they are.",
+    help="What becomes of JPEG images: segment (rewritten without loss, so that crops decode faster), keep, "
+    'or "encode QUALITY [MAXSIZE]" (smaller, with loss).',
 )
 @click.option(
     "--image",
@@ -137,6 +152,8 @@ def convert(
         )
     for note in done.notes:
         warn(f"note: {note}")
+    if done.jpeg is not None and (done.jpeg.kept or done.jpeg.bytes_before != done.jpeg.bytes_after):
+        click.echo(_jpeg_line(done.jpeg))
     records, size = sum(done.records.values()), sum(done.bytes.values())
     splits = f" ({', '.join(f'{name} {count:,}' for name, count in done.records.items())})"
     click.echo(

@@ -9,9 +9,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from fastload import _backend
 from fastload.convert.detect import KINDS, detect_kind, open_source, read_classes
 from fastload.convert.files import local_path
 from fastload.convert.images import CHECKS, inspect
+from fastload.convert.jpeg import NO_CORE, JpegMode, JpegReport, JpegRewriter
 from fastload.convert.pixels import IMAGE_MODES, ArrayImages, RawImages, image_step
 from fastload.convert.pool import Report, run_tasks, usable_cpus
 from fastload.convert.source import Partition, Record, Source, SourceOptions
@@ -23,7 +25,6 @@ from fastload.storage import open_storage
 from fastload.writer import Part, Writer
 
 ON_BAD = ("raise", "skip")
-JPEG_MODES = ("keep",)
 
 Progress = Callable[[int, "int | None"], None]
 """Called with how many more records are done, and how many there are in all (None: not known)."""
@@ -34,7 +35,8 @@ class Converted:
     """What a conversion did.
 
     ``records`` and ``bytes`` are of each split, ``skipped`` are (where, why) of the records left out,
-    ``oriented`` counts images whose EXIF data ask for a rotation, ``notes`` are sentences.
+    ``oriented`` counts images whose EXIF data ask for a rotation, ``jpeg`` is what became of JPEG images
+    (None for a source without images), ``notes`` are sentences.
     """
 
     path: str
@@ -45,6 +47,7 @@ class Converted:
     seconds: float
     skipped: tuple[tuple[str, str], ...]
     oriented: int
+    jpeg: JpegReport | None
     notes: tuple[str, ...]
 
 
@@ -58,6 +61,7 @@ class _Job:
     name: str
     split: str
     shard_bytes: int
+    jpeg: JpegMode
     check: str
     on_bad: str
     images: RawImages | ArrayImages | None
@@ -69,6 +73,7 @@ class _Outcome:
     part: Part
     skipped: tuple[tuple[str, str], ...]
     oriented: int
+    jpeg: JpegReport
 
 
 class _Checker:
@@ -97,6 +102,7 @@ class _Checker:
 
 def _write_part(job: _Job, report: Report) -> _Outcome:
     checker = _Checker(job.schema, job.check)
+    rewriter = JpegRewriter(job.schema, job.jpeg)
     skipped: list[tuple[str, str]] = []
     with Writer.part(
         job.target,
@@ -111,14 +117,14 @@ def _write_part(job: _Job, report: Report) -> _Outcome:
                 if isinstance(record, SourceError):
                     raise record
                 checker.look(record)
-                writer.append(record if job.images is None else job.images(record))
+                writer.append(rewriter.rewrite(record) if job.images is None else job.images(record))
             except (SourceError, DecodeError, RecordError) as error:
                 bad = _located(error, where)
                 if job.on_bad == "raise":
                     raise bad from error
                 skipped.append((where, _cause(error)))
             report(1)
-    return _Outcome(writer.close(), tuple(skipped), checker.oriented)
+    return _Outcome(writer.close(), tuple(skipped), checker.oriented, rewriter.report())
 
 
 def _cause(error: FastloadError) -> str:
@@ -145,7 +151,7 @@ def convert(
     classes_from: str | os.PathLike[str] | None = None,
     columns: Sequence[str] | None = None,
     image_columns: Sequence[str] = (),
-    jpeg: str = "keep",
+    jpeg: str = "segment",
     image: str = "keep",
     size: int | None = None,
     encode: str = "png",
@@ -159,6 +165,9 @@ def convert(
 ) -> Converted:
     """Convert ``source`` to the dataset ``target``; docs/cli.md says what each argument means.
 
+    ``jpeg`` is ``"segment"`` (rewritten without loss, so that crops decode faster), ``"keep"``, or
+    ``"encode QUALITY"`` or ``"encode QUALITY MAXSIZE"`` (smaller, with loss, in segments too).
+
     The records are in the source's order, and the shards' contents do not depend on ``workers`` (worker
     processes; by default one a CPU). Nothing is published unless all of it was written.
 
@@ -167,13 +176,13 @@ def convert(
     """
     _check_choices(
         kind=(kind, (None, *KINDS)),
-        jpeg=(jpeg, JPEG_MODES),
         image=(image, IMAGE_MODES),
         check=(check, CHECKS),
         on_bad=(on_bad, ON_BAD),
     )
     if size is not None and (image != "raw" or size < 1):
         raise UsageError(f"size is {size}", hint="give a number of pixels, together with image='raw'")
+    JpegMode.parse(jpeg)  # refuses before the source is looked at
     url = os.fspath(source)
     given = dict(storage_options or {})
     kind = kind or detect_kind(url, given)
@@ -194,6 +203,7 @@ def convert(
         target,
         kind=kind,
         origin=url,
+        jpeg=jpeg,
         check=check,
         on_bad=on_bad,
         image=image,
@@ -219,6 +229,7 @@ def run(
     *,
     kind: str,
     origin: str,
+    jpeg: str = "segment",
     check: str = "header",
     on_bad: str = "raise",
     image: str = "keep",
@@ -237,6 +248,7 @@ def run(
     shard_bytes = parse_size(shard_size)
     schema, images = image_step(source, image, size, shard_bytes)
     base = read_base(storage, mode, schema)  # refuses before the work rather than after it
+    mode_of_jpeg = JpegMode.parse(jpeg if images is None else "keep")
     jobs = [
         _Job(
             partition,
@@ -245,6 +257,7 @@ def run(
             f"{number:06d}",
             name,
             shard_bytes,
+            mode_of_jpeg,
             check,
             on_bad,
             images,
@@ -275,6 +288,8 @@ def run(
     if base.generation and mode == "overwrite":
         notes.append("the shards of the dataset that was replaced stay until `fastload gc`")
     done = _summary(source, outcomes)
+    if done["jpeg"] is not None and mode_of_jpeg.kind != "keep" and _backend.core() is None:
+        notes.append(NO_CORE)
     return Converted(
         where,
         kind,
@@ -288,11 +303,13 @@ def run(
 def _summary(source: Source, outcomes: Sequence[_Outcome]) -> dict[str, Any]:
     parts = [outcome.part for outcome in outcomes]
     names = source.split_names()
+    has_images = any(isinstance(field, Image) for field in source.schema.values())
     return {
         "records": {name: sum(part.records for part in parts if part.split == name) for name in names},
         "bytes": {name: sum(part.bytes for part in parts if part.split == name) for name in names},
         "skipped": tuple(item for outcome in outcomes for item in outcome.skipped),
         "oriented": sum(outcome.oriented for outcome in outcomes),
+        "jpeg": JpegReport.total(outcome.jpeg for outcome in outcomes) if has_images else None,
     }
 
 
@@ -351,6 +368,7 @@ def from_torch(
     schema: Schema | Mapping[str, Any] | None = None,
     classes: Sequence[str] | None = None,
     encode: str = "png",
+    jpeg: str = "segment",
     shard_size: int | str = "256MB",
     mode: str = "create",
     storage_options: Mapping[str, Any] | None = None,
@@ -365,6 +383,7 @@ def from_torch(
     image and an int gives ``image`` and ``label``, another pair ``x`` and ``y``; an int of one of those
     names (or ``target``) is a Label where ``classes`` or ``dataset.classes`` are known. Pillow images are
     encoded anew: ``encode`` is ``"png"`` or ``"webp"`` (both without loss) or ``"jpeg"`` (quality 95).
+    What becomes of JPEG images is ``jpeg``, as for :func:`convert`.
 
     It runs in the calling process; ``fastload convert module:object`` uses several. Raises SourceError,
     with the index as ``record``, for a sample that differs from the schema.
@@ -383,6 +402,7 @@ def from_torch(
         path,
         kind="torch",
         origin=type(dataset).__name__,
+        jpeg=jpeg,
         shard_size=shard_size,
         mode=mode,
         storage_options=storage_options,

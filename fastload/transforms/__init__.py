@@ -26,6 +26,7 @@ from fastload.transforms.joint import MovedBoxes, MovedMask, check_joint, mask_o
 from fastload.transforms.mix import CutMix, MixUp
 from fastload.transforms.operations import (
     CenterCrop,
+    Decode,
     Layout,
     Normalize,
     Operation,
@@ -68,6 +69,7 @@ __all__ = [
     "Call",
     "CenterCrop",
     "CutMix",
+    "Decode",
     "Draws",
     "Layout",
     "MixUp",

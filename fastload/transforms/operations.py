@@ -20,6 +20,7 @@ Array = npt.NDArray[Any]
 NativeSpec = tuple[str, list[float]]
 
 ELEMENT_TYPES = ("uint8", "float16", "bfloat16", "float32")
+DECODE_MODES = ("exact", "fast")
 LAYOUTS = ("NCHW", "channels_last", "NHWC")
 _INTERPOLATIONS = {
     "nearest": NEAREST,
@@ -121,6 +122,28 @@ class Operation:
     def output_channels(self, channels: int) -> int:
         """Return how many channels an image of ``channels`` comes out with."""
         return channels
+
+
+@dataclasses.dataclass(frozen=True)
+class Decode(Operation):
+    """How images are decoded: ``"exact"`` (the default without it) or ``"fast"``; first of the operations.
+
+    Fast JPEG decoding takes a cheaper DCT, and of an image that is made smaller at once by half or more a
+    smaller one; docs/images.md says how far the pixels may be off. Both draw the same. The Python engine,
+    and all other formats, decode exactly.
+    """
+
+    mode: str = "exact"
+
+    def __post_init__(self) -> None:
+        if self.mode not in DECODE_MODES:
+            raise UsageError(f"unknown decoding {self.mode!r}", hint=f"use one of {', '.join(DECODE_MODES)}")
+
+    def native_spec(self) -> NativeSpec | None:
+        return "decode", [float(DECODE_MODES.index(self.mode))]
+
+    def apply(self, value: Array, draws: Draws) -> Array:
+        return value
 
 
 @dataclasses.dataclass(frozen=True)

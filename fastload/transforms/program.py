@@ -13,6 +13,7 @@ from fastload.errors import DecodeError, UsageError
 from fastload.transforms.operations import (
     NEEDS_FLOAT,
     NEEDS_UINT8,
+    Decode,
     Layout,
     NativeSpec,
     Normalize,
@@ -50,6 +51,8 @@ def output_spec(operations: Sequence[Operation], channels: int = 3) -> OutputSpe
     """
     dtype: str | None = "uint8"
     layout = "NCHW"
+    if any(isinstance(operation, Decode) for operation in operations[1:]):
+        raise UsageError("Decode says how the image is decoded", hint="put it before all other operations")
     for operation in operations:
         if operation.pixelwise and dtype not in operation.takes and dtype is not None:
             raise UsageError(f"{operation!r} takes uint8 images", hint=NEEDS_UINT8)
@@ -61,7 +64,7 @@ def output_spec(operations: Sequence[Operation], channels: int = 3) -> OutputSpe
             affine([operation], channels)
             if dtype == "uint8":
                 raise UsageError("Normalize needs float values", hint=NEEDS_FLOAT)
-        elif not operation.geometric and not operation.pixelwise:
+        elif not (operation.geometric or operation.pixelwise or isinstance(operation, Decode)):
             dtype = None
         channels = operation.output_channels(channels)
     return OutputSpec(dtype, layout, fixed_size(operations))
@@ -86,7 +89,7 @@ def fixed_size(operations: Sequence[Operation]) -> tuple[int, int] | None:
     size: tuple[int, int] | None = None
     draws = Draws(0, 0, 0)
     for operation in operations:
-        if operation.pixelwise or _is_affine(operation) or isinstance(operation, Layout):
+        if operation.pixelwise or _is_affine(operation) or isinstance(operation, (Decode, Layout)):
             continue
         if not operation.geometric:
             size = None

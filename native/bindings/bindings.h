@@ -16,6 +16,7 @@ void bind_errors(nb::module_& module);
 void bind_crc32c(nb::module_& module);
 void bind_sampling(nb::module_& module);
 void bind_image(nb::module_& module);
+void bind_jpeg(nb::module_& module);
 void bind_dataset(nb::module_& module);
 void bind_engine(nb::module_& module);
 void bind_writer(nb::module_& module);

@@ -9,6 +9,7 @@ NB_MODULE(_core, module) {
   bind_crc32c(module);
   bind_sampling(module);
   bind_image(module);
+  bind_jpeg(module);
   bind_dataset(module);
   bind_writer(module);
   bind_engine(module);

@@ -32,11 +32,20 @@ Window intersection(const Window& a, const Window& b);
 
 enum class Interpolation { nearest, bilinear, bicubic, lanczos };
 
+// A part of a window to a fraction of a pixel, in its coordinates.
+struct Box {
+  double top = 0;
+  double left = 0;
+  double height = 0;
+  double width = 0;
+};
+
 // One pass: the part `source` of the input, resized to `resized` where `resizes`, of which `output` is cut
 // (`fill` where it reaches outside), then mirrored left to right where `flipped` and top to bottom where
 // `flipped_rows`. Without a resize, `source` is the whole input.
 struct Pass {
   Window source;
+  Box box;  // the part of `source` that is resized; empty: all of it
   bool resizes = false;
   Size resized;
   Interpolation interpolation = Interpolation::bilinear;

@@ -2,20 +2,16 @@
 
 #include <algorithm>
 #include <csetjmp>
-#include <cstdio>
 #include <string>
 
-// jpeglib.h needs size_t and FILE from the headers above.
-#include <jerror.h>
-#include <jpeglib.h>
-
 #include "core/error.h"
+#include "image/jpeg_codec.h"
+
+// Needs jpeglib.h.
+#include <jerror.h>
 
 namespace fastload::image {
 namespace {
-
-// More scans than any encoder writes; each costs a walk over all coefficients.
-constexpr int kMaxScans = 100;
 
 bool is_harmless(int code) {
   // Bytes between segments, and unknown versions: nothing of the image is lost.
@@ -27,6 +23,11 @@ bool ends_in_marker(std::span<const std::byte> encoded) {
   std::size_t size = encoded.size();
   while (size > 2 && encoded[size - 1] == std::byte{0}) --size;
   return size >= 2 && encoded[size - 2] == std::byte{0xFF} && encoded[size - 1] == std::byte{JPEG_EOI};
+}
+
+void check_pixels(Size size) {
+  if (size.height * size.width > kMaxPixels)
+    throw Error(ErrorKind::decode, "cannot decode the JPEG image: more pixels than the limit of 178,956,970");
 }
 
 // Inverted CMYK, as Adobe writes it, to RGB or luma in place, in Pillow's arithmetic.
@@ -59,15 +60,16 @@ bool is_jpeg(std::span<const std::byte> encoded) {
 struct JpegDecoder::State {
   jpeg_decompress_struct codec;
   jpeg_error_mgr errors;
-  jpeg_source_mgr source;
+  MemorySource source;
   jpeg_progress_mgr progress;
   std::jmp_buf jump;
   char message[JMSG_LENGTH_MAX];
   bool is_open = false;
-  bool ended = false;  // the data has run out
+  bool has_end = true;  // the source ends in an end marker
   std::span<const std::byte> encoded;
+  Window shown;  // the part of the source that `encoded` shows
 
-  // What run_start() and run_read() are to do.
+  // What run_start() and run_read() are to do; in the coordinates of `shown`.
   Window window;
   std::uint8_t* pixels = nullptr;
   std::size_t stride = 0;
@@ -89,10 +91,8 @@ struct JpegDecoder::State {
 
   void start();
   bool run_open();
-  bool run_start(int channels);
+  bool run_start(int channels, const DecodeChoice& choice);
   bool run_read();
-  void check_bombs();
-  bool is_complete() const;
   void choose_columns();
   void read_rows();
 };
@@ -105,28 +105,7 @@ void JpegDecoder::State::start() {
     if (level < 0 && !is_harmless(codec->err->msg_code)) fail(codec);
   };
   codec.client_data = this;
-  source.init_source = [](j_decompress_ptr) {};
-  source.term_source = [](j_decompress_ptr) {};
-  source.resync_to_restart = jpeg_resync_to_restart;
-  source.fill_input_buffer = [](j_decompress_ptr codec) -> boolean {
-    // An end marker, which libjpeg reads ahead of where it needs it: it complains where data is really short.
-    static const JOCTET kEnd[2] = {0xFF, JPEG_EOI};
-    of(reinterpret_cast<j_common_ptr>(codec)).ended = true;
-    codec->src->next_input_byte = kEnd;
-    codec->src->bytes_in_buffer = sizeof kEnd;
-    return TRUE;
-  };
-  source.skip_input_data = [](j_decompress_ptr codec, long count) {
-    if (count <= 0) return;
-    if (static_cast<std::size_t>(count) > codec->src->bytes_in_buffer) {
-      codec->src->fill_input_buffer(codec);
-      return;
-    }
-    codec->src->next_input_byte += count;
-    codec->src->bytes_in_buffer -= static_cast<std::size_t>(count);
-  };
-  source.next_input_byte = reinterpret_cast<const JOCTET*>(encoded.data());
-  source.bytes_in_buffer = encoded.size();
+  source.start(encoded);
   progress.progress_monitor = [](j_common_ptr common) {
     auto* codec = reinterpret_cast<j_decompress_ptr>(common);
     if (codec->input_scan_number > kMaxScans) of(common).fail_with("more scans than an image can need");
@@ -142,35 +121,7 @@ bool JpegDecoder::State::run_open() {
   codec.src = &source;
   codec.progress = &progress;
   jpeg_read_header(&codec, TRUE);
-  check_bombs();
-  return true;
-}
-
-void JpegDecoder::State::check_bombs() {
-  const auto pixels = static_cast<std::int64_t>(codec.image_width) * codec.image_height;
-  if (pixels > kMaxPixels) fail_with("more pixels than the limit of 178,956,970");
-  if (codec.arith_code) return;
-  // Huffman codes take at least one bit for each block: memory is taken only for what the data can fill.
-  std::int64_t blocks = 0;
-  for (int i = 0; i < codec.num_components; ++i) {
-    const jpeg_component_info& component = codec.comp_info[i];
-    const auto across = static_cast<std::int64_t>(codec.image_width) * component.h_samp_factor /
-                        (codec.max_h_samp_factor * 8);
-    const auto down = static_cast<std::int64_t>(codec.image_height) * component.v_samp_factor /
-                      (codec.max_v_samp_factor * 8);
-    blocks += across * down;
-  }
-  if (blocks > 8 * static_cast<std::int64_t>(encoded.size()))
-    fail_with("truncated: too few bytes for its size");
-}
-
-// Whether all coefficients of a progressive image have come in full. Where not, libjpeg guesses at them from
-// the neighbours, which differ at the edge of a part.
-bool JpegDecoder::State::is_complete() const {
-  if (codec.coef_bits == nullptr) return true;
-  for (int i = 0; i < codec.num_components; ++i)
-    for (int k = 0; k < DCTSIZE2; ++k)
-      if (codec.coef_bits[i][k] != 0) return false;
+  if (const char* why = implausible_size(codec, encoded.size())) fail_with(why);
   return true;
 }
 
@@ -210,19 +161,21 @@ void JpegDecoder::State::read_rows() {
   }
 }
 
-bool JpegDecoder::State::run_start(int channels) {
+bool JpegDecoder::State::run_start(int channels, const DecodeChoice& choice) {
   if (setjmp(jump) != 0) return false;
   const bool four = codec.jpeg_color_space == JCS_CMYK || codec.jpeg_color_space == JCS_YCCK;
   codec.out_color_space = four ? JCS_CMYK : channels == 1 ? JCS_GRAYSCALE : JCS_RGB;
-  codec.dct_method = JDCT_ISLOW;
-  codec.do_fancy_upsampling = TRUE;
+  codec.scale_num = 1;
+  codec.scale_denom = static_cast<unsigned>(choice.denominator);
+  codec.dct_method = choice.quick ? JDCT_IFAST : JDCT_ISLOW;
+  codec.do_fancy_upsampling = !choice.quick;
   const bool multiple = jpeg_has_multiple_scans(&codec);
   jpeg_start_decompress(&codec);  // reads all of the data where there are multiple scans
-  if (multiple && ended) fail_with("truncated");
+  if (multiple && source.ended) fail_with("truncated");
   // Data that does not end in an end marker may be cut off below the window; it must not depend on the window
   // whether an image is readable.
-  through_end = !multiple && !ends_in_marker(encoded);
-  if (is_complete()) {
+  through_end = !multiple && !has_end;
+  if (has_all_coefficients(codec)) {
     choose_columns();
   } else {
     left = 0;
@@ -252,16 +205,46 @@ void JpegDecoder::fail() {
 
 Size JpegDecoder::open(std::span<const std::byte> encoded) {
   close();
-  state_->encoded = encoded;
-  state_->ended = false;
-  if (!state_->run_open()) fail();
-  return {state_->codec.image_height, state_->codec.image_width};
+  State& state = *state_;
+  state.encoded = encoded;
+  state.has_end = ends_in_marker(encoded);
+  // Whether what follows the last segment is cut off can only be seen by decoding all.
+  if (state.has_end && cropper_.open(encoded)) {
+    size_ = cropper_.size();
+    check_pixels(size_);
+    return size_;
+  }
+  if (!state.run_open()) fail();
+  size_ = {state.codec.image_height, state.codec.image_width};
+  state.shown = whole(size_);
+  return size_;
 }
 
-View JpegDecoder::decode(const Window& window, int channels) {
+// Opens what open() has left closed: the segments that `window` needs, or the image as it is.
+void JpegDecoder::open_part(const Window& window, const DecodeChoice& choice) {
   State& state = *state_;
-  state.window = window;
-  if (!state.run_start(channels)) fail();
+  state.shown = whole(size_);
+  if (choice.by_segments) {
+    const std::int64_t times = choice.denominator;
+    const Window wanted{window.top * times, window.left * times, window.height * times, window.width * times};
+    if (const auto part = cropper_.assemble(intersection(wanted, whole(size_)))) {
+      state.encoded = part->stream;
+      state.shown = part->window;
+    }
+  }
+  if (!state.run_open()) fail();
+  if (!(Size{state.codec.image_height, state.codec.image_width} ==
+        Size{state.shown.height, state.shown.width}))
+    throw Error(ErrorKind::decode, "cannot decode the JPEG image: its headers contradict each other");
+}
+
+View JpegDecoder::decode(const Window& window, int channels, const DecodeChoice& choice) {
+  State& state = *state_;
+  if (!state.is_open) open_part(window, choice);
+  // Segments begin at whole blocks, which the denominator divides.
+  const std::int64_t top = state.shown.top / choice.denominator, left = state.shown.left / choice.denominator;
+  state.window = {window.top - top, window.left - left, window.height, window.width};
+  if (!state.run_start(channels, choice)) fail();
   const int components = state.codec.output_components;
   state.stride = static_cast<std::size_t>(state.width) * static_cast<std::size_t>(components);
   state.pixels = pixels_.reserve(state.stride * static_cast<std::size_t>(window.height + 1));
@@ -272,7 +255,7 @@ View JpegDecoder::decode(const Window& window, int channels) {
   View view;
   view.data = state.pixels;
   view.stride = static_cast<std::size_t>(state.width) * static_cast<std::size_t>(channels);
-  view.window = {window.top, state.left, window.height, state.width};
+  view.window = {window.top, left + state.left, window.height, state.width};
   return view;
 }
 

@@ -8,6 +8,7 @@
 
 #include "image/buffer.h"
 #include "image/geometry.h"
+#include "image/jpeg_crop.h"
 #include "image/program.h"
 
 namespace fastload::image {
@@ -30,6 +31,13 @@ struct View {
   }
 };
 
+// How an image is decoded.
+struct DecodeChoice {
+  int denominator = 1;      // 1, 2, 4 or 8: what the sides are divided by, rounded up
+  bool quick = false;       // a cheaper DCT, and each chroma sample for its pixels alone
+  bool by_segments = true;  // only for comparing: the pixels are the same
+};
+
 // One image at a time: open(), then decode() once. Holds no memory of the codec between images: libjpeg keeps
 // tables of the last image otherwise, and a file without tables would be decoded with them.
 class JpegDecoder {
@@ -39,19 +47,25 @@ class JpegDecoder {
   JpegDecoder(const JpegDecoder&) = delete;
   JpegDecoder& operator=(const JpegDecoder&) = delete;
 
-  // Reads the header. `encoded` must live until close() or the next open(). Throws Error (decode).
+  // Reads the header; of images that can be cut, only as far as their size. `encoded` must live until close()
+  // or the next open(). Throws Error (decode).
   Size open(std::span<const std::byte> encoded);
 
   // Decodes `window` (inside the image, not empty) in `channels` 3 (RGB) or 1 (luma). The view lives until
-  // the next decode(). Throws Error (decode) where the data is damaged or ends before the window does.
-  View decode(const Window& window, int channels);
+  // the next decode(). Where the sides are divided, both are in pixels of the smaller image. Throws Error
+  // (decode) where the data is damaged or ends before the window does. An image with restart markers is
+  // decoded only in the segments that the window needs.
+  View decode(const Window& window, int channels, const DecodeChoice& choice = {});
 
   void close();
 
  private:
   struct State;
   [[noreturn]] void fail();
+  void open_part(const Window& window, const DecodeChoice& choice);
   std::unique_ptr<State> state_;
+  JpegCropper cropper_;
+  Size size_;
   Buffer<std::uint8_t> pixels_;
 };
 

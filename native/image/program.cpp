@@ -12,6 +12,7 @@
 #include "image/kernels.h"
 #include "image/netpbm.h"
 #include "image/pixel_op.h"
+#include "image/reduce.h"
 #include "image/resize.h"
 
 namespace fastload::image {
@@ -99,6 +100,13 @@ class Affine {
   ElementType type_ = ElementType::uint8;
   bool is_float_ = false;
 };
+
+// Whether decode="fast" is asked for.
+bool parse_decode(const OpSpec& spec) {
+  if (spec.numbers.size() != 1 || (spec.numbers[0] != 0 && spec.numbers[0] != 1))
+    throw Error(ErrorKind::usage, "image operation decode has numbers out of range");
+  return spec.numbers[0] == 1;
+}
 
 // Writes finished rows into the output: converted, in the output's layout.
 class Sink {
@@ -223,11 +231,17 @@ class CompiledProgram final : public Program {
     ScratchData& data = data_of(scratch);
     View view;
     if (is_jpeg(encoded)) {
-      begin(stages_.front(), data.decoder.open(encoded), key, data);
+      const Size size = data.decoder.open(encoded);
+      begin(stages_.front(), size, key, data);
+      DecodeChoice choice;
+      if (fast_) {
+        choice = {denominator_of(data.passes.front()), true};
+        divide(data.passes.front(), size, choice.denominator);
+      }
       Window part = data.resizer.prepare(data.passes.front(), stages_.front().channels);
       // Nothing of the image is needed where only padding shows; it is still to be readable.
       if (part.height == 0 || part.width == 0) part = {part.top, part.left, 1, 1};
-      view = data.decoder.decode(part, stages_.front().channels);
+      view = data.decoder.decode(part, stages_.front().channels, choice);
     } else if (const auto raw = view_netpbm(encoded, stages_.front().channels)) {
       view = *raw;
       begin(stages_.front(), {view.window.height, view.window.width}, key, data);
@@ -256,6 +270,8 @@ class CompiledProgram final : public Program {
         affine = Affine(channels_);
       }
       stages_.back().pixel_ops.push_back(std::move(op));
+    } else if (spec.name == "decode" && index == 0) {
+      fast_ = parse_decode(spec);
     } else if (spec.name == "to_dtype") {
       affine.to_dtype(spec);
     } else if (spec.name == "normalize") {
@@ -396,6 +412,7 @@ class CompiledProgram final : public Program {
 
   int channels_;  // of what comes out; while compiling, of what has come so far
   std::uint32_t group_;
+  bool fast_ = false;
   std::vector<Stage> stages_;
   std::vector<Erasing> erasures_;  // of values that are float already
   ElementType type_ = ElementType::uint8;

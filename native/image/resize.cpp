@@ -40,13 +40,14 @@ double filter_value(double x, Interpolation interpolation) {
 
 // Which inputs an output weighs.
 struct Geometry {
-  Geometry(std::int64_t source, std::int64_t target, Interpolation interpolation, bool antialias)
-      : source(source),
-        scale(static_cast<double>(source) / static_cast<double>(target)),
+  Geometry(const Stretch& input, std::int64_t target, Interpolation interpolation, bool antialias)
+      : source(input.count),
+        begin(input.begin),
+        scale(input.extent / static_cast<double>(target)),
         stretch(antialias ? std::max(scale, 1.0) : 1.0),
         support(support_of(interpolation) * stretch) {}
 
-  double center(std::int64_t i) const { return (static_cast<double>(i) + 0.5) * scale; }
+  double center(std::int64_t i) const { return (static_cast<double>(i) + 0.5) * scale + begin; }
   std::int64_t low(double center) const {
     return std::max<std::int64_t>(static_cast<std::int64_t>(center - support + 0.5), 0);
   }
@@ -55,6 +56,7 @@ struct Geometry {
   }
 
   std::int64_t source;
+  double begin;
   double scale;
   double stretch;
   double support;
@@ -68,7 +70,7 @@ constexpr std::int32_t kWideRounding = 1 << (kWideBits - 1);
 
 }  // namespace
 
-int tap_count(std::int64_t source, std::int64_t target, Interpolation interpolation, bool antialias) {
+int tap_count(const Stretch& source, std::int64_t target, Interpolation interpolation, bool antialias) {
   const Geometry geometry(source, target, interpolation, antialias);
   const auto bound = static_cast<std::int64_t>(2.0 * geometry.support) + 1;
   if (bound <= kFastTaps) return static_cast<int>(bound);
@@ -80,13 +82,13 @@ int tap_count(std::int64_t source, std::int64_t target, Interpolation interpolat
   return static_cast<int>(taps);
 }
 
-void Axis::compute(std::int64_t source, std::int64_t target, std::int64_t begin, std::int64_t outputs,
+void Axis::compute(const Stretch& source, std::int64_t target, std::int64_t begin, std::int64_t outputs,
                    Interpolation interpolation, bool antialias) {
   const Geometry geometry(source, target, interpolation, antialias);
   const double inverse = 1.0 / geometry.stretch;
   count = outputs;
   taps = 0;
-  low = source;
+  low = source.count;
   high = 0;
   std::int32_t* starts = first.reserve(static_cast<std::size_t>(count));
   for (std::int64_t i = 0; i < count; ++i) {
@@ -183,13 +185,16 @@ Window Resizer::prepare(const Pass& pass, int channels) {
     vertical_.compute_nearest(size.height, target.height, used.top, used.height);
     horizontal_.compute_nearest(size.width, target.width, used.left, used.width);
   } else {
-    const int longest = std::max(tap_count(size.height, target.height, interpolation, pass.antialias),
-                                 tap_count(size.width, target.width, interpolation, pass.antialias));
+    const bool all = pass.box.height == 0;
+    const Stretch rows = all ? size.height : Stretch(size.height, pass.box.top, pass.box.height);
+    const Stretch columns = all ? size.width : Stretch(size.width, pass.box.left, pass.box.width);
+    const int longest = std::max(tap_count(rows, target.height, interpolation, pass.antialias),
+                                 tap_count(columns, target.width, interpolation, pass.antialias));
     vertical_first_ =
         target.height < size.height && 2 * (size.width - target.width) < size.height - target.height;
     method_ = interpolation == Interpolation::bilinear && longest <= kFastTaps ? Method::fast : Method::wide;
-    vertical_.compute(size.height, target.height, used.top, used.height, interpolation, pass.antialias);
-    horizontal_.compute(size.width, target.width, used.left, used.width, interpolation, pass.antialias);
+    vertical_.compute(rows, target.height, used.top, used.height, interpolation, pass.antialias);
+    horizontal_.compute(columns, target.width, used.left, used.width, interpolation, pass.antialias);
   }
   if (method_ == Method::fast) {
     vertical_.round_fast();

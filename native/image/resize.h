@@ -12,6 +12,16 @@
 
 namespace fastload::image {
 
+// What one axis reads: `count` inputs, of which [begin, begin + extent) are resized. A number is all of so
+// many.
+struct Stretch {
+  Stretch(std::int64_t inputs) : count(inputs), extent(static_cast<double>(inputs)) {}  // NOLINT: implicit
+  Stretch(std::int64_t inputs, double first, double length) : count(inputs), begin(first), extent(length) {}
+  std::int64_t count;
+  double begin = 0;
+  double extent;
+};
+
 // The weights of one axis for the outputs [begin, begin + count): output i is the sum over t < taps of
 // weights[i * taps + t] * input[first[i] + t]. Zero weights pad a row, whose inputs may lie past the end.
 struct Axis {
@@ -24,7 +34,7 @@ struct Axis {
   Buffer<double> exact;
 
   // Computes the float64 weights (`exact`), as Pillow does, and `first`.
-  void compute(std::int64_t source, std::int64_t target, std::int64_t begin, std::int64_t count,
+  void compute(const Stretch& source, std::int64_t target, std::int64_t begin, std::int64_t count,
                Interpolation interpolation, bool antialias);
   void compute_nearest(std::int64_t source, std::int64_t target, std::int64_t begin, std::int64_t count);
   void round_fast();  // to 14 bits that sum to 16,384
@@ -33,7 +43,7 @@ struct Axis {
 };
 
 // The number of taps of a whole axis, wherever the window lies: it decides the arithmetic.
-int tap_count(std::int64_t source, std::int64_t target, Interpolation interpolation, bool antialias);
+int tap_count(const Stretch& source, std::int64_t target, Interpolation interpolation, bool antialias);
 
 // How a row of pixels is written: interleaved, or `planes` apart by `plane_stride` bytes. Up to 31 bytes
 // after each row or plane may be overwritten.

@@ -92,14 +92,14 @@ def test_parquet_keeps_classes_and_images(tmp_path: Path, picture_folder: Path) 
 
 
 def test_image_folder_and_back(tmp_path: Path, picture_folder: Path) -> None:
-    convert(picture_folder, tmp_path / "p.fl")
+    convert(picture_folder, tmp_path / "p.fl", jpeg="keep")
     done = export(tmp_path / "p.fl", tmp_path / "out")
     assert done.kind == "image-folder"
     files = sorted(path.relative_to(picture_folder) for path in picture_folder.rglob("*.jpg"))
     assert sorted(path.relative_to(tmp_path / "out") for path in (tmp_path / "out").rglob("*.jpg")) == files
     for file in files:
         assert (tmp_path / "out" / file).read_bytes() == (picture_folder / file).read_bytes()
-    again = convert(tmp_path / "out", tmp_path / "again.fl")
+    again = convert(tmp_path / "out", tmp_path / "again.fl", jpeg="keep")
     assert again.fingerprint == fastload_fingerprint(tmp_path / "p.fl")
 
 

@@ -50,7 +50,7 @@ def contents(path: Any, split: str) -> list[tuple[bytes, int, str]]:
 
 
 def test_bytes_are_kept_and_splits_made(pictures: Path, tmp_path: Path) -> None:
-    done = convert(pictures, tmp_path / "p.fl")
+    done = convert(pictures, tmp_path / "p.fl", jpeg="keep")
     assert done.records == {"train": 9, "val": 3}
     assert done.kind == "image-folder"
     found = contents(tmp_path / "p.fl", "train")

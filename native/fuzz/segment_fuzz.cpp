@@ -1,0 +1,68 @@
+// Arbitrary bytes as a JPEG image, rewritten in segments and cut by segments. The first bytes choose the
+// window. Whatever the scanline path decodes must come out the same by segments, from the source and from its
+// rewriting.
+//   build/fuzz/segment_fuzz -max_len=20000 CORPUS
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <optional>
+#include <vector>
+
+#include "core/error.h"
+#include "image/jpeg.h"
+#include "image/jpeg_segment.h"
+
+namespace {
+
+using namespace fastload;
+using namespace fastload::image;
+using Pixels = std::vector<std::uint8_t>;
+
+constexpr std::int64_t kSlow = 1 << 20;  // pixels: within the limits, but slow to fuzz
+
+std::optional<Pixels> decode(std::span<const std::byte> encoded, const Window& window, bool by_segments) {
+  JpegDecoder decoder;
+  try {
+    decoder.open(encoded);
+    const View view = decoder.decode(window, 3, {.by_segments = by_segments});
+    Pixels pixels;
+    for (std::int64_t y = window.top; y < window.bottom(); ++y) {
+      const std::uint8_t* row = view.at(y, window.left, 3);
+      pixels.insert(pixels.end(), row, row + window.width * 3);
+    }
+    return pixels;
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  if (size < 6) return 0;
+  // A copy of its own size, so that reading past the end is seen.
+  const auto* first = reinterpret_cast<const std::byte*>(data + 5);
+  const std::vector<std::byte> encoded(first, first + (size - 5));
+  const Segmented segmented = segment_jpeg(encoded, data[4] % 2 == 0);
+  if (segmented.encoded.empty() == segmented.reason.empty()) std::abort();
+  if (segmented.encoded.size() > encoded.size()) std::abort();
+  Size image;
+  try {
+    image = JpegDecoder().open(encoded);
+  } catch (const Error&) {
+    return 0;
+  }
+  if (image.height * image.width > kSlow) return 0;
+  const auto part = [](std::int64_t side, int at, int length, std::int64_t& begin, std::int64_t& extent) {
+    begin = side * at / 256;
+    extent = std::max<std::int64_t>((side - begin) * length / 255, 1);
+  };
+  Window window;
+  part(image.height, data[0], data[1], window.top, window.height);
+  part(image.width, data[2], data[3], window.left, window.width);
+  const auto plain = decode(encoded, window, false), by_segments = decode(encoded, window, true);
+  if (plain && plain != by_segments) std::abort();
+  if (!segmented.encoded.empty() && plain && plain != decode(segmented.encoded, window, true)) std::abort();
+  return 0;
+}
