@@ -21,10 +21,12 @@ from typing import Any
 from benchmarks import host
 from benchmarks.make_images import make_images
 from benchmarks.processes import Failure, run_job
-from benchmarks.scenarios import SCENARIOS, Scenario, Setting
+from benchmarks.scenarios import SCENARIOS, Scenario, Setting, is_ours
 
 HERE = Path(__file__).resolve().parent
-WITHOUT_PEERS = ("fastload", "numpy", "records", "shards", "torch", "torch-getitems", "torch-pillow")
+WITHOUT_PEERS = ("numpy", "records", "shards", "torch", "torch-getitems", "torch-pillow")
+"""Loaders that need no other packages, beside fastload's own."""
+LARGE_SCALE = 4.0
 
 
 def _say(text: str) -> None:
@@ -107,7 +109,9 @@ def _loaders(scenario: Scenario, arguments: argparse.Namespace) -> list[str]:
     if arguments.loaders:
         return [loader for loader in arguments.loaders.split(",") if loader in known]
     chosen = known if arguments.all else scenario.loaders
-    return [loader for loader in chosen if arguments.peers_python or loader in WITHOUT_PEERS]
+    return [
+        loader for loader in chosen if arguments.peers_python or loader in WITHOUT_PEERS or is_ours(loader)
+    ]
 
 
 def _parse() -> argparse.Namespace:
@@ -119,7 +123,9 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--images", type=Path, help="folder of class folders of JPEGs; made where missing")
+    parser.add_argument("--large", type=Path, help="the same of large JPEGs")
     parser.add_argument("--image-count", type=int, default=10_000, help="how many images to make")
+    parser.add_argument("--large-count", type=int, default=512, help="how many large images to make")
     parser.add_argument("--scratch", type=Path, default=HERE.parent / "build" / "bench")
     parser.add_argument("--results", type=Path, default=HERE / "results")
     arguments = parser.parse_args()
@@ -129,14 +135,24 @@ def _parse() -> argparse.Namespace:
     return arguments
 
 
+def _setting(arguments: argparse.Namespace, needed: set[str]) -> Setting:
+    """Return where the data are, after the photographs that are needed and missing were made."""
+    images = arguments.images or arguments.scratch / f"photographs-{arguments.image_count}"
+    large = arguments.large or arguments.scratch / f"photographs-large-{arguments.large_count}"
+    for name, folder, count, scale in (
+        ("images", images, arguments.image_count, 1.0),
+        ("large", large, arguments.large_count, LARGE_SCALE),
+    ):
+        if name in needed and not folder.exists():
+            _say(f"making {count:,} photographs in {folder}")
+            make_images(folder, count, scale)
+    return Setting(images.resolve(), large.resolve(), arguments.scratch.resolve(), arguments.workers)
+
+
 def main() -> None:
     arguments = _parse()
     names = arguments.scenarios or list(SCENARIOS)
-    images = arguments.images or arguments.scratch / f"photographs-{arguments.image_count}"
-    if not images.exists() and any(SCENARIOS[name].needs_images for name in names):
-        _say(f"making {arguments.image_count:,} photographs in {images}")
-        make_images(images, arguments.image_count)
-    setting = Setting(images.resolve(), arguments.scratch.resolve(), arguments.workers)
+    setting = _setting(arguments, {SCENARIOS[name].photographs for name in names})
     python = arguments.peers_python or sys.executable
     arguments.results.mkdir(parents=True, exist_ok=True)
     about = {

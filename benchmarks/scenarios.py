@@ -13,9 +13,13 @@ Result = Mapping[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """Where a run finds and keeps its data, and how many workers each loader gets."""
+    """Where a run finds and keeps its data, and how many workers each loader gets.
+
+    ``large`` is a folder of photographs of about 2,000 x 1,500 pixels.
+    """
 
     images: Path
+    large: Path
     scratch: Path
     workers: int
 
@@ -36,10 +40,8 @@ class Scenario:
     more: Sequence[str] = ()
     watch_memory: bool = False
 
-    @property
-    def needs_images(self) -> bool:
-        """Whether the job reads the folder of photographs."""
-        return self.module.endswith(".image")
+    photographs: str = ""
+    """Which photographs the job reads: ``"images"``, ``"large"`` or none."""
 
 
 def throughput(result: Result) -> dict[str, float]:
@@ -61,12 +63,28 @@ def opening(result: Result) -> dict[str, float]:
     return {name: result[name] for name in ("open_seconds", "first_record_seconds")}
 
 
-def _image(*options: str) -> Callable[[Setting], list[str]]:
+def _image(
+    title: str,
+    *options: str,
+    loaders: Sequence[str],
+    more: Sequence[str] = (),
+    photographs: str = "images",
+    metrics: Callable[[Result], dict[str, float]] = throughput,
+) -> Scenario:
     def arguments(setting: Setting) -> list[str]:
-        scratch = str(setting.scratch / "images")
-        return [str(setting.images), scratch, "--workers", str(setting.workers), *options]
+        folder = getattr(setting, photographs)
+        return [str(folder), str(setting.scratch / photographs), "--workers", str(setting.workers), *options]
 
-    return arguments
+    return Scenario(
+        title,
+        "benchmarks.jobs.image",
+        arguments,
+        metrics,
+        loaders,
+        more,
+        watch_memory=metrics is memory,
+        photographs=photographs,
+    )
 
 
 def _records(size: int, count: int, batch: int) -> Callable[[Setting], list[str]]:
@@ -78,29 +96,66 @@ def _records(size: int, count: int, batch: int) -> Callable[[Setting], list[str]
     return arguments
 
 
-IMAGE_LOADERS = ("fastload", "torch-tvio", "torch-pillow", "ffcv", "dali", "turboloader")
-IMAGE_MORE = ("spdl", "webdataset", "mds", "litdata", "grain", "ffcv-raw", "turboloader-raw")
+def is_ours(loader: str) -> bool:
+    """Say whether a loader is one of fastload's entries.
+
+    >>> is_ours("fastload-raw"), is_ours("torch")
+    (True, False)
+    """
+    return loader.startswith("fastload")
+
+
+FASTLOAD = ("fastload", "fastload-fast")
+PEERS = ("torch-tvio", "torch-pillow", "ffcv", "dali", "turboloader")
+STREAMS = ("webdataset", "mds", "litdata", "grain")
 RECORD_LOADERS = ("fastload", "ffcv", "torch", "torch-getitems", "turboloader", "numpy")
 RECORD_MORE = ("torch-in-process", "webdataset", "mds", "litdata", "grain")
 
 _IMAGE_JOB = "RandomResizedCrop(224) + flip, batch 128"
+_LARGE_JOB = f"2,000 x 1,500 pixels, {_IMAGE_JOB}"
+# An epoch of the fast ones is short.
+_RAW = ("--seconds", "6")
 
 SCENARIOS: dict[str, Scenario] = {
-    "image-uint8": Scenario(
-        f"{_IMAGE_JOB}, uint8",
-        "benchmarks.jobs.image",
-        _image(),
-        throughput,
-        IMAGE_LOADERS,
-        IMAGE_MORE,
+    "image-uint8": _image(
+        f"{_IMAGE_JOB}, uint8", loaders=(*FASTLOAD, *PEERS), more=("fastload-keep", "spdl", *STREAMS)
     ),
-    "image-float32": Scenario(
+    "image-float32": _image(
         f"{_IMAGE_JOB}, float32 normalised",
-        "benchmarks.jobs.image",
-        _image("--f32"),
-        throughput,
-        IMAGE_LOADERS,
-        ("webdataset", "mds", "litdata", "grain"),
+        "--f32",
+        loaders=(*FASTLOAD, *PEERS),
+        more=("fastload-keep", *STREAMS),
+    ),
+    "large-uint8": _image(
+        f"{_LARGE_JOB}, uint8",
+        "--seconds",
+        "8",
+        loaders=(*FASTLOAD, *PEERS),
+        more=("fastload-keep", "spdl"),
+        photographs="large",
+    ),
+    "raw-uint8": _image(
+        f"raw pixels, 256 at most, {_IMAGE_JOB}, uint8",
+        *_RAW,
+        loaders=("fastload-raw", "ffcv-raw", "turboloader-raw"),
+    ),
+    "raw-float32": _image(
+        f"raw pixels, 256 at most, {_IMAGE_JOB}, float32 normalised",
+        *_RAW,
+        "--f32",
+        loaders=("fastload-raw", "ffcv-raw", "turboloader-raw"),
+    ),
+    "evaluation-uint8": _image(
+        "Resize(256) + CenterCrop(224) in order, batch 128, uint8",
+        "--eval",
+        loaders=(*FASTLOAD, "torch-tvio", "torch-pillow", "ffcv", "dali"),
+        more=("fastload-keep",),
+    ),
+    "scaling-uint8": _image(
+        f"one worker and more, {_IMAGE_JOB}, uint8",
+        *_RAW,
+        loaders=("fastload-1", "fastload", "fastload-fast-1", "fastload-fast"),
+        more=("fastload-raw-1", "fastload-raw", "fastload-keep-1", "fastload-keep"),
     ),
     "records-3072": Scenario(
         "3,072 B records, batch 512",
@@ -118,22 +173,14 @@ SCENARIOS: dict[str, Scenario] = {
         RECORD_LOADERS,
         RECORD_MORE,
     ),
-    "memory-uint8": Scenario(
+    "memory-uint8": _image(
         f"{_IMAGE_JOB}, uint8",
-        "benchmarks.jobs.image",
-        _image(),
-        memory,
-        IMAGE_LOADERS,
-        IMAGE_MORE,
-        watch_memory=True,
+        loaders=("fastload", *PEERS),
+        more=("fastload-fast", "fastload-raw", "ffcv-raw", "turboloader-raw", "spdl", *STREAMS),
+        metrics=memory,
     ),
-    "memory-float32": Scenario(
-        f"{_IMAGE_JOB}, float32 normalised",
-        "benchmarks.jobs.image",
-        _image("--f32"),
-        memory,
-        IMAGE_LOADERS,
-        watch_memory=True,
+    "memory-float32": _image(
+        f"{_IMAGE_JOB}, float32 normalised", "--f32", loaders=("fastload", *PEERS), metrics=memory
     ),
     "opening-records": Scenario(
         "open 1,000,000 records and read one",

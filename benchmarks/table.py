@@ -1,4 +1,4 @@
-"""Write README's table of figures from benchmarks/results.
+"""Write README's table of figures and docs/figures.svg from benchmarks/results.
 
 Usage: python -m benchmarks.table [--check]; with --check it only says whether README is up to date.
 """
@@ -11,24 +11,39 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.scenarios import SCENARIOS
+from benchmarks.plot import render_plot
+from benchmarks.scenarios import SCENARIOS, is_ours
 
 HERE = Path(__file__).resolve().parent
 README = HERE.parent / "README.md"
+PLOT = HERE.parent / "docs" / "figures.svg"
 BEGIN, END = "<!-- figures: written by benchmarks/table.py -->\n", "<!-- end of figures -->"
 
 COLUMNS = {
     "torch (images: Pillow)": ("torch-pillow", "torch"),
     "torch + torchvision.io": ("torch-tvio",),
-    "FFCV": ("ffcv",),
+    "FFCV": ("ffcv", "ffcv-raw"),
     "DALI": ("dali",),
-    "TurboLoader": ("turboloader",),
+    "TurboLoader": ("turboloader", "turboloader-raw"),
 }
 """Columns of other loaders, and the loaders that fill them."""
 BASELINES = ("numpy",)
 """Not loaders: not compared with."""
 
-THROUGHPUT = ("image-uint8", "image-float32", "records-3072", "records-114660")
+OURS = {"fastload": ("fastload", "fastload-raw"), "fastload, decode=fast": ("fastload-fast",)}
+"""fastload's own columns."""
+
+THROUGHPUT = (
+    "image-uint8",
+    "image-float32",
+    "large-uint8",
+    "evaluation-uint8",
+    "raw-uint8",
+    "raw-float32",
+    "records-3072",
+    "records-114660",
+)
+SCALING = "scaling-uint8"
 MEMORY = ("memory-uint8", "memory-float32")
 OPENING = ("opening-records", "opening-shards")
 
@@ -48,37 +63,49 @@ def _head(cells: Sequence[str]) -> str:
 
 
 def _cells(medians: dict[str, dict[str, float]], metric: str, form: str, scale: float) -> list[str]:
-    """Return a row's cells: fastload's, then one for each of COLUMNS."""
+    """Return a row's cells, one for each of OURS and COLUMNS."""
     cells = []
-    for names in (("fastload",), *COLUMNS.values()):
+    for names in (*OURS.values(), *COLUMNS.values()):
         found = [medians[name][metric] * scale for name in names if name in medians]
         cells.append(format(found[0], form) if found else "–")
     return cells
 
 
+def _ratios(medians: dict[str, dict[str, float]]) -> str:
+    """Return how OURS compare with the best of the others in the same sitting."""
+    rates = {loader: metrics["samples_per_second"] for loader, metrics in medians.items()}
+    others = [rate for loader, rate in rates.items() if not is_ours(loader) and loader not in BASELINES]
+    ours = [rates[name] for names in OURS.values() for name in names if name in rates]
+    return ", ".join(f"{rate / max(others):.2f}" for rate in ours) if others and ours else "–"
+
+
 def throughput_table(results: dict[str, dict[str, Any]]) -> str:
     """Return samples/s, and how fastload compares with the best of the others in the same sitting."""
-    rows = [_head(["samples/s", "fastload", *COLUMNS, "fastload / best other"])]
+    rows = [_head(["samples/s", *OURS, *COLUMNS, "fastload / best other"])]
     for name in THROUGHPUT:
-        if name not in results:
-            continue
-        medians = results[name]["medians"]
-        others = {
-            loader: metrics["samples_per_second"]
-            for loader, metrics in medians.items()
-            if loader != "fastload" and loader not in BASELINES
-        }
-        ratio = "–"
-        if others and "fastload" in medians:
-            ratio = f"{medians['fastload']['samples_per_second'] / max(others.values()):.2f}"
-        cells = _cells(medians, "samples_per_second", ",.0f", 1)
-        rows.append(_line([results[name]["title"], *cells, ratio]))
+        if name in results:
+            medians = results[name]["medians"]
+            cells = _cells(medians, "samples_per_second", ",.0f", 1)
+            rows.append(_line([results[name]["title"], *cells, _ratios(medians)]))
     return "".join(rows)
+
+
+def scaling_line(results: dict[str, dict[str, Any]]) -> str:
+    """Return how much faster each form is than with one worker."""
+    if SCALING not in results:
+        return ""
+    medians = results[SCALING]["medians"]
+    said = [
+        f"{medians[name]['samples_per_second'] / medians[f'{name}-1']['samples_per_second']:.2f} ({name})"
+        for name in medians
+        if f"{name}-1" in medians
+    ]
+    return f"{results[SCALING]['workers']} workers load so many times as fast as one: {', '.join(said)}.\n"
 
 
 def memory_table(results: dict[str, dict[str, Any]]) -> str:
     """Return peak memory and time to the first batch."""
-    rows = [_head(["", "fastload", *COLUMNS])]
+    rows = [_head(["", *OURS, *COLUMNS])]
     for name in MEMORY:
         if name in results:
             cells = _cells(results[name]["medians"], "peak_bytes", ",.0f", 1e-6)
@@ -109,7 +136,7 @@ def about_line(results: dict[str, dict[str, Any]]) -> str:
     return (
         f"{host['cpu']}, {host['cores']} cores, {host['memory_bytes'] / 2**30:.0f} GiB, {host['kernel']}; "
         f"Python {versions['python']}, torch {versions['torch']}; {one['workers']} workers; data in the page "
-        f'cache; `verify="first"`, exact decoding; medians of {rounds} rounds in one sitting, '
+        f'cache; `verify="first"`; medians of {rounds} rounds in one sitting, '
         f"{' to '.join([dates[0], dates[-1]][: len(dates)])}. Made by `make bench`, the other loaders as "
         "[benchmarks](benchmarks/README.md) describes.\n"
     )
@@ -117,7 +144,14 @@ def about_line(results: dict[str, dict[str, Any]]) -> str:
 
 def render(results: dict[str, dict[str, Any]]) -> str:
     """Return the whole section between README's markers."""
-    parts = [throughput_table(results), memory_table(results), opening_line(results), about_line(results)]
+    parts = [
+        throughput_table(results),
+        scaling_line(results),
+        memory_table(results),
+        opening_line(results),
+        f"![samples a second of each loader]({PLOT.relative_to(README.parent).as_posix()})\n",
+        about_line(results),
+    ]
     return "\n".join(part for part in parts if part)
 
 
@@ -137,6 +171,7 @@ def main() -> None:
             "README's figures are not those of benchmarks/results: run python -m benchmarks.table"
         )
     README.write_text(made)
+    PLOT.write_text(render_plot(results))
 
 
 if __name__ == "__main__":

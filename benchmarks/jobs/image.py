@@ -1,6 +1,6 @@
 """The image job: RandomResizedCrop(224) and a horizontal flip of a folder of JPEGs, in batches of 128.
 
-Usage: python -m benchmarks.jobs.image LOADER IMAGES SCRATCH [--f32] [--workers N] [--prepare]
+Usage: python -m benchmarks.jobs.image LOADER IMAGES SCRATCH [--f32] [--eval] [--workers N] [--prepare]
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ def main() -> None:
     parser.add_argument("images", type=Path, help="folder of class folders of JPEGs")
     parser.add_argument("scratch", type=Path, help="where loaders keep their own form of the images")
     parser.add_argument("--f32", action="store_true", help="normalised float32 instead of uint8")
+    parser.add_argument("--eval", action="store_true", help="Resize(256) and CenterCrop(224), in order")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=0.0)
@@ -26,7 +27,7 @@ def main() -> None:
     arguments = parser.parse_args()
     arguments.scratch.mkdir(parents=True, exist_ok=True)
     worker.announce_baseline()
-    job = Job(arguments.images, arguments.scratch, arguments.f32, arguments.workers)
+    job = Job(arguments.images, arguments.scratch, arguments.f32, arguments.workers, arguments.eval)
     loader = peers.LOADERS[arguments.loader]
     if arguments.prepare:
         loader.prepare(job)

@@ -1,12 +1,12 @@
 """Loaders for the image job: RandomResizedCrop(224) and a horizontal flip of JPEGs, in batches of 128.
 
-Each is set up as its own documentation recommends, with the same number of workers. uint8 batches unless
-``Job.f32``, then float32 normalised with ImageNet's mean and deviation.
+Or, for evaluation, Resize(256) of the shorter side and CenterCrop(224), in order. Each is set up as its own
+documentation recommends, with the same number of workers. uint8 batches unless ``Job.f32``, then float32
+normalised with ImageNet's mean and deviation.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import random
 import tarfile
@@ -14,9 +14,11 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from benchmarks.peers import image_streams as streams
+from benchmarks.peers.image_fastload import LOADERS as FASTLOAD
 from benchmarks.peers.image_job import (
     BATCH,
     MEAN,
+    RESIZED,
     SIZE,
     STD,
     Files,
@@ -34,43 +36,10 @@ def _torch(job: Job, decoder: str) -> Iterable[Any]:
     return DataLoader(
         Files(job, decoder),  # type: ignore[arg-type]
         batch_size=BATCH,
-        shuffle=True,
+        shuffle=not job.evaluation,
         num_workers=job.workers,
-        drop_last=True,
+        drop_last=not job.evaluation,
         persistent_workers=job.workers > 0,
-    )
-
-
-# --- fastload -------------------------------------------------------------------------------------------
-
-
-def _fastload_prepare(job: Job) -> None:
-    from fastload.cli import main
-
-    target = job.scratch / "images.fl"
-    if not target.exists():
-        with contextlib.suppress(SystemExit):
-            main(["convert", str(job.images), str(target)])
-        if not target.exists():
-            raise SystemExit("the images could not be converted")
-
-
-def _fastload(job: Job) -> Iterable[Any]:
-    import torch
-
-    import fastload
-    from fastload import transforms as T
-
-    operations: list[Any] = [T.RandomResizedCrop(SIZE), T.RandomHorizontalFlip()]
-    if job.f32:
-        operations += [T.ToDtype(torch.float32, scale=True), T.Normalize(MEAN, STD)]
-    dataset = fastload.open(str(job.scratch / "images.fl")).transform(image=operations)
-    return fastload.DataLoader(
-        dataset.as_tuple("image", "label"),
-        batch_size=BATCH,
-        shuffle=True,
-        num_workers=job.workers,
-        drop_last=True,
     )
 
 
@@ -105,12 +74,14 @@ def _ffcv_prepare(job: Job, *, raw: bool) -> None:
 def _ffcv(job: Job, *, raw: bool) -> Iterable[Any]:
     import numpy as np
     from ffcv.fields.basics import IntDecoder
-    from ffcv.fields.rgb_image import RandomResizedCropRGBImageDecoder
+    from ffcv.fields.rgb_image import CenterCropRGBImageDecoder, RandomResizedCropRGBImageDecoder
     from ffcv.loader import Loader as FFCVLoader
     from ffcv.loader import OrderOption
     from ffcv.transforms import NormalizeImage, RandomHorizontalFlip, Squeeze, ToTensor, ToTorchImage
 
     image = [RandomResizedCropRGBImageDecoder((SIZE, SIZE)), RandomHorizontalFlip()]
+    if job.evaluation:
+        image = [CenterCropRGBImageDecoder((SIZE, SIZE), SIZE / RESIZED)]
     if job.f32:
         image.append(NormalizeImage(np.array(MEAN) * 255, np.array(STD) * 255, np.float32))
     image += [ToTensor(), ToTorchImage()]
@@ -118,9 +89,9 @@ def _ffcv(job: Job, *, raw: bool) -> Iterable[Any]:
         str(job.scratch / ("raw.beton" if raw else "jpeg.beton")),
         batch_size=BATCH,
         num_workers=job.workers,
-        order=OrderOption.RANDOM,
+        order=OrderOption.SEQUENTIAL if job.evaluation else OrderOption.RANDOM,
         os_cache=True,
-        drop_last=True,
+        drop_last=not job.evaluation,
         pipelines={"image": image, "label": [IntDecoder(), ToTensor(), Squeeze()]},
     )
     return loader
@@ -138,16 +109,25 @@ def _dali(job: Job) -> Iterable[Any]:
     )
     def pipeline() -> Any:
         jpegs, labels = fn.readers.file(
-            files=job.files, labels=job.labels, random_shuffle=True, name="reader", initial_fill=1000
+            files=job.files,
+            labels=job.labels,
+            random_shuffle=not job.evaluation,
+            name="reader",
+            initial_fill=1000,
         )
-        images = fn.decoders.image_random_crop(
-            jpegs,
-            device="cpu",
-            output_type=types.RGB,
-            random_aspect_ratio=[3 / 4, 4 / 3],
-            random_area=[0.08, 1.0],
-        )
-        images = fn.resize(images, size=[SIZE, SIZE], antialias=True, interp_type=types.INTERP_LINEAR)
+        how: dict[str, Any] = {"antialias": True, "interp_type": types.INTERP_LINEAR}
+        if job.evaluation:
+            images = fn.decoders.image(jpegs, device="cpu", output_type=types.RGB)
+            images = fn.resize(images, resize_shorter=RESIZED, **how)
+        else:
+            images = fn.decoders.image_random_crop(
+                jpegs,
+                device="cpu",
+                output_type=types.RGB,
+                random_aspect_ratio=[3 / 4, 4 / 3],
+                random_area=[0.08, 1.0],
+            )
+            images = fn.resize(images, size=[SIZE, SIZE], **how)
         options: dict[str, Any] = {"dtype": types.UINT8}
         if job.f32:
             options = {
@@ -155,8 +135,8 @@ def _dali(job: Job) -> Iterable[Any]:
                 "mean": [255 * value for value in MEAN],
                 "std": [255 * value for value in STD],
             }
-        flip = fn.random.coin_flip()
-        return fn.crop_mirror_normalize(images, output_layout="CHW", mirror=flip, **options), labels
+        options["mirror"] = 0 if job.evaluation else fn.random.coin_flip()
+        return fn.crop_mirror_normalize(images, crop=[SIZE, SIZE], output_layout="CHW", **options), labels
 
     def make() -> Iterable[Any]:
         built = pipeline()
@@ -165,7 +145,7 @@ def _dali(job: Job) -> Iterable[Any]:
             [built],
             ["image", "label"],
             reader_name="reader",
-            last_batch_policy=LastBatchPolicy.DROP,
+            last_batch_policy=LastBatchPolicy.PARTIAL if job.evaluation else LastBatchPolicy.DROP,
             auto_reset=True,
         )
         return loader
@@ -254,9 +234,7 @@ def _spdl(job: Job) -> Iterable[Any]:
 
 
 LOADERS: dict[str, Loader] = {
-    "fastload": Loader(
-        _fastload, _fastload_prepare, "verify=first, exact decoding, the JPEG files as they are"
-    ),
+    **FASTLOAD,
     "torch-pillow": Loader(lambda job: _torch(job, "pillow")),
     "torch-tvio": Loader(lambda job: _torch(job, "torchvision")),
     "ffcv": Loader(

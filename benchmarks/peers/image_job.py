@@ -13,18 +13,25 @@ from typing import Any
 
 BATCH = 128
 SIZE = 224
+RESIZED = 256
+"""The shorter side that the evaluation job resizes to before it cuts SIZE out of the middle."""
 MEAN = [0.485, 0.456, 0.406]
 STD = [0.229, 0.224, 0.225]
 
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """What is to be loaded: JPEGs in class folders whose names are integers."""
+    """What is to be loaded: JPEGs in class folders whose names are integers.
+
+    ``evaluation`` resizes the shorter side and cuts out the middle, in order, instead of random crops and
+    flips in random order.
+    """
 
     images: Path
     scratch: Path
     f32: bool
     workers: int
+    evaluation: bool = False
 
     @functools.cached_property
     def files(self) -> list[str]:
@@ -80,18 +87,26 @@ class PillowTransform:
     """The job's transforms with Pillow and torch alone, where torchvision is not installed."""
 
     def __init__(self, job: Job) -> None:
-        self._f32 = job.f32
+        self._f32, self._evaluation = job.f32, job.evaluation
+
+    def _small(self, image: Any) -> Any:
+        from PIL import Image
+
+        if self._evaluation:
+            shrink = RESIZED / min(image.size)
+            size = (int(image.width * shrink), int(image.height * shrink))
+            left, top = (round((side - SIZE) / 2) for side in size)
+            return image.resize(size, Image.Resampling.BILINEAR).crop((left, top, left + SIZE, top + SIZE))
+        left, top, width, height = crop_box(image.width, image.height, random)
+        box = (left, top, left + width, top + height)
+        small = image.resize((SIZE, SIZE), Image.Resampling.BILINEAR, box=box)
+        return small.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if random.random() < 0.5 else small
 
     def __call__(self, image: Any) -> Any:
         import numpy as np
         import torch
-        from PIL import Image
 
-        left, top, width, height = crop_box(image.width, image.height, random)
-        box = (left, top, left + width, top + height)
-        small = image.resize((SIZE, SIZE), Image.Resampling.BILINEAR, box=box)
-        if random.random() < 0.5:
-            small = small.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+        small = self._small(image)
         pixels = torch.from_numpy(np.array(small)).permute(2, 0, 1).contiguous()
         if not self._f32:
             return pixels
@@ -104,6 +119,8 @@ def torchvision_transform(job: Job, *, from_pillow: bool) -> Any:
     from torchvision.transforms import v2
 
     steps: list[Any] = [v2.RandomResizedCrop(SIZE, antialias=True), v2.RandomHorizontalFlip()]
+    if job.evaluation:
+        steps = [v2.Resize(RESIZED, antialias=True), v2.CenterCrop(SIZE)]
     if from_pillow:
         steps.append(v2.PILToTensor())
     if job.f32:
