@@ -70,9 +70,9 @@ def _with_one_worker(loader: Loader) -> Loader:
 
 
 _FORMS: dict[str, Loader] = {
-    "fastload": _loader("exact decoding, JPEG files as convert stores them by default", "images"),
+    "fastload": _loader("exact decoding, JPEG files as convert stores them by default", "segmented"),
     "fastload-fast": _loader(
-        "decode=fast, JPEG files as convert stores them by default", "images", fast=True
+        "decode=fast, JPEG files as convert stores them by default", "segmented", fast=True
     ),
     "fastload-keep": _loader("exact decoding, JPEG files as they are", "kept", "--jpeg", "keep"),
     "fastload-raw": _loader(
