@@ -58,8 +58,11 @@ def _line(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |\n"
 
 
-def _head(cells: Sequence[str]) -> str:
-    return _line(cells) + _line(["---"] + ["---:"] * (len(cells) - 1))
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    """Return rows, the first being the head, without the columns that nothing was measured for."""
+    filled = [number for number in range(len(rows[0])) if any(row[number] != "–" for row in rows[1:])]
+    head, *rest = [[row[number] for number in filled] for row in rows]
+    return "".join(map(_line, [head, ["---"] + ["---:"] * (len(head) - 1), *rest]))
 
 
 def _cells(medians: dict[str, dict[str, float]], metric: str, form: str, scale: float) -> list[str]:
@@ -81,13 +84,13 @@ def _ratios(medians: dict[str, dict[str, float]]) -> str:
 
 def throughput_table(results: dict[str, dict[str, Any]]) -> str:
     """Return samples/s, and how fastload compares with the best of the others in the same sitting."""
-    rows = [_head(["samples/s", *OURS, *COLUMNS, "fastload / best other"])]
+    rows = [["samples/s", *OURS, *COLUMNS, "fastload / best other"]]
     for name in THROUGHPUT:
         if name in results:
             medians = results[name]["medians"]
             cells = _cells(medians, "samples_per_second", ",.0f", 1)
-            rows.append(_line([results[name]["title"], *cells, _ratios(medians)]))
-    return "".join(rows)
+            rows.append([results[name]["title"], *cells, _ratios(medians)])
+    return _table(rows)
 
 
 def scaling_line(results: dict[str, dict[str, Any]]) -> str:
@@ -105,16 +108,16 @@ def scaling_line(results: dict[str, dict[str, Any]]) -> str:
 
 def memory_table(results: dict[str, dict[str, Any]]) -> str:
     """Return peak memory and time to the first batch."""
-    rows = [_head(["", *OURS, *COLUMNS])]
+    rows = [["", *OURS, *COLUMNS]]
     for name in MEMORY:
         if name in results:
             cells = _cells(results[name]["medians"], "peak_bytes", ",.0f", 1e-6)
-            rows.append(_line([f"memory above torch's import, MB, {results[name]['title']}", *cells]))
+            rows.append([f"memory above torch's import, MB, {results[name]['title']}", *cells])
     for name in THROUGHPUT[:2]:
         if name in results:
             cells = _cells(results[name]["medians"], "first_batch_seconds", ".2f", 1)
-            rows.append(_line([f"first batch, s, {results[name]['title']}", *cells]))
-    return "".join(rows)
+            rows.append([f"first batch, s, {results[name]['title']}", *cells])
+    return _table(rows)
 
 
 def opening_line(results: dict[str, dict[str, Any]]) -> str:
