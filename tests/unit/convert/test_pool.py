@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 
 import pytest
@@ -78,3 +80,21 @@ def test_a_failure_does_not_wait_for_the_others() -> None:
 
 def test_no_tasks() -> None:
     assert run_tasks(double, [], workers=4) == []
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_sigmask"), reason="no signal masks")
+def test_workers_inherit_that_ctrl_c_is_held_back() -> None:
+    # In a process of its own, where nothing has started multiprocessing's resource tracker yet.
+    script = (
+        "import multiprocessing, signal\n"
+        "from fastload.convert.pool import _interrupts_held_back\n"
+        "if __name__ == '__main__':\n"
+        "    with _interrupts_held_back():\n"
+        "        process = multiprocessing.get_context('spawn').Process(target=print)\n"
+        "        process.start()\n"
+        "        assert signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, ())\n"
+        "    process.join()\n"
+        "    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())\n"
+    )
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert run.returncode == 0, run.stderr
