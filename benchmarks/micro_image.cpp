@@ -91,7 +91,7 @@ int main(int argc, char** argv) {
 
   std::vector<std::vector<Pass>> passes(images.size());
   std::vector<GeometryOp> ops;
-  for (std::uint32_t i = 0; i < kCrop.size(); ++i) ops.push_back(parse_geometry(kCrop[i], i));
+  for (std::uint32_t i = 0; i < kCrop.size(); ++i) ops.push_back(parse_geometry(kCrop[i], i, 3));
   for (std::size_t i = 0; i < images.size(); ++i) resolve(ops, sizes[i], {0, 0, i}, 0, passes[i]);
 
   measure("header", images.size(), [&](std::size_t i) { decoder.open(images[i]); });
