@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
 from typing import Protocol, TypeAlias
 
 from fastload.errors import WriteError
 
-__all__ = ["BytesLike", "Source", "copy_pieces", "write_error"]
+__all__ = ["BytesLike", "Source", "copy_file", "write_error"]
 
 BytesLike: TypeAlias = bytes | bytearray | memoryview
 
@@ -24,6 +23,14 @@ class _Readable(Protocol):
     def close(self) -> None: ...
 
 
+class _Writable(Protocol):
+    def write(self, data: BytesLike) -> None: ...
+
+    def close(self) -> None: ...
+
+    def abort(self) -> None: ...
+
+
 class Source(Protocol):
     """A storage to copy from."""
 
@@ -33,12 +40,22 @@ class Source(Protocol):
     def open_read(self, name: str) -> _Readable: ...
 
 
-def copy_pieces(source: Source, name: str) -> Iterator[memoryview]:
-    """Yield a file of another storage in pieces. Raises FileNotFoundError where it is missing."""
-    file = source.open_read(name)
+class _Target(Protocol):
+    def open_write(self, name: str) -> _Writable: ...
+
+
+def copy_file(source: Source, source_name: str, target: _Target, name: str) -> None:
+    """Copy a file of another storage. Where it is missing: FileNotFoundError, and nothing is made."""
+    file = source.open_read(source_name)
     try:
-        for begin in range(0, file.size, _COPY_BYTES):
-            yield file.read(begin, min(_COPY_BYTES, file.size - begin))
+        copy = target.open_write(name)
+        try:
+            for begin in range(0, file.size, _COPY_BYTES):
+                copy.write(file.read(begin, min(_COPY_BYTES, file.size - begin)))
+            copy.close()
+        except BaseException:
+            copy.abort()
+            raise
     finally:
         file.close()
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from fastload.errors import CorruptionError, WriteError
-from fastload.storage.base import BytesLike, Source, copy_pieces, write_error
+from fastload.storage.base import BytesLike, Source, copy_file, write_error
 
 # Windows has no fcntl: publishing is atomic there too, but two writers at one moment are not told.
 fcntl: Any = importlib.import_module("fcntl") if importlib.util.find_spec("fcntl") else None
@@ -162,17 +162,7 @@ class LocalStorage:
                 raise
             except OSError:
                 pass  # another filesystem, or one without hard links: copy
-        pieces = copy_pieces(source, source_name)
-        first = next(pieces, b"")
-        file = self.open_write(name)
-        try:
-            file.write(first)
-            for piece in pieces:
-                file.write(piece)
-            file.close()
-        except BaseException:
-            file.abort()
-            raise
+        copy_file(source, source_name, self, name)
 
     def _make_folder(self) -> None:
         if not os.path.isdir(self._folder):

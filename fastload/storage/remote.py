@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fastload.errors import CorruptionError, FastloadError, UsageError, WriteError
-from fastload.storage.base import BytesLike, Source, copy_pieces, write_error
+from fastload.storage.base import BytesLike, Source, copy_file, write_error
 
 __all__ = ["RemoteStorage"]
 
@@ -168,17 +168,7 @@ class RemoteStorage:
             raise write_error(error, f"{self.url}/{name}") from error
 
     def adopt(self, source: Source, source_name: str, name: str) -> None:
-        pieces = copy_pieces(source, source_name)
-        first = next(pieces, b"")
-        file = self.open_write(name)
-        try:
-            file.write(first)
-            for piece in pieces:
-                file.write(piece)
-            file.close()
-        except BaseException:
-            file.abort()
-            raise
+        copy_file(source, source_name, self, name)
 
 
 def filesystem(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
