@@ -10,9 +10,14 @@ from numpy.typing import NDArray
 def crc32c(buffer: object, value: int = 0) -> int:
     """Continue the CRC-32C `value` over the bytes of `buffer`."""
 
-def permute(positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], count: int, seed: int, epoch: int) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C')]:
+def permute(positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], count: int, key: int) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C')]:
     """
-    Return the records (int64) at `positions` (int64) of the epoch's order of `count` records.
+    Return where `positions` (int64) go in the permutation of `count` that `key` names.
+    """
+
+def permute_each(positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], counts: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], keys: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C')]:
+    """
+    Return where each position (int64) goes in the permutation of its own count and key (uint64).
     """
 
 class ImageProgram:

@@ -19,9 +19,9 @@ from fastload.engine.look import NO_PROGRAM, Look
 from fastload.engine.plan import BatchIndices, Engine, OnError, Plan
 from fastload.engine.transform import transformed
 from fastload.errors import SchemaError, UsageError
-from fastload.format import Manifest, SplitReader
+from fastload.format import Manifest, SplitReader, parse_size
 from fastload.format.manifest import fingerprint_of
-from fastload.sampling import Selection
+from fastload.sampling import Selection, Window
 from fastload.schema import Field, Image, Label, Ragged, Schema
 from fastload.storage import open_storage
 from fastload.transforms import Call
@@ -354,6 +354,18 @@ class Dataset(_Base):
         """Return what an engine needs to make batches (or single ``samples``) of this dataset."""
         plan = self.look.plan(self.sources[0].schema, self.sources, samples=samples)
         return dataclasses.replace(plan, seed=seed, on_error=on_error, selection=self.selection)
+
+    def window(self, size: int | str) -> Window:
+        """Return the shuffle window of ``size`` bytes (an integer, or text like ``"512MB"``) over it.
+
+        What it is depends on the dataset and the size alone, never on how many ranks read.
+        """
+        tables = [source.table for source in self.sources]
+        chunks = self.selection.chunks([table.starts.astype(np.int64) for table in tables])
+        means = [table.total_bytes / max(1, table.records) for table in tables]
+        counts = self.selection.source_counts(len(tables))
+        mean = float(counts @ np.array(means)) / max(1, len(self))
+        return Window.resolve(parse_size(size), chunks, count=len(self), record_bytes=mean)
 
     def __iter__(self) -> Iterator[Any]:
         for index in range(len(self)):

@@ -13,6 +13,7 @@ The tree::
     ├── ShardNotFoundError (FileNotFoundError)   a shard that the dataset names is missing
     ├── DecodeError (ValueError)           a value that its codec cannot read
     ├── SourceError (ValueError)           something `convert` cannot take
+    ├── StateError (ValueError)            a saved state that nothing here can go on from
     ├── WriteError (OSError)               bytes that could not be written
     └── EngineError (RuntimeError)         the engine cannot go on
         └── BackendError                   the compiled core is wanted and cannot be had
@@ -35,6 +36,7 @@ __all__ = [
     "SchemaError",
     "ShardNotFoundError",
     "SourceError",
+    "StateError",
     "UnsupportedFormatError",
     "UsageError",
     "WriteError",
@@ -133,6 +135,10 @@ class DecodeError(FastloadError, ValueError):
 
 class SourceError(FastloadError, ValueError):
     """Something that conversion cannot take."""
+
+
+class StateError(FastloadError, ValueError):
+    """A saved state that is malformed, or of another dataset, seed or order."""
 
 
 class WriteError(FastloadError, OSError):

@@ -34,7 +34,7 @@ from fastload.loader.recognise import (
     unwrap,
     wrapped_inside,
 )
-from fastload.sampling import EpochOrder
+from fastload.sampling import Share, batches_of
 from fastload.staging import PinnedBatch, pin_available
 
 __all__ = ["DataLoader"]
@@ -214,10 +214,10 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         if batching is None or known is None:
             batches, world = follow(self._sampled(), dataset.selection), 1
         else:
-            order = EpochOrder(
-                dataset.selection, seed, epoch, known.shuffle, known.rank, known.world, known.tail
-            )
-            batches, world = order.batches(batching.size, drop_last=batching.drop_last), known.world
+            world = known.world
+            order = dataset.selection.order(seed, epoch, shuffle=known.shuffle)
+            share = Share(batching.size * world, known.rank, world, known.tail, batching.drop_last)
+            batches = batches_of(order, share)
         self._order = "sampler" if known is None else "fastload"
         pin = self._pins()
         singles, make_batch = self._delivery(dataset, pin)

@@ -66,7 +66,7 @@ def wrapped_inside(dataset: object, depth: int = 4) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Shuffle:
-    """A sampler that runs natively, as :class:`fastload.sampling.EpochOrder` takes it."""
+    """A sampler that runs natively, as an order and a :class:`fastload.sampling.Share` of it."""
 
     shuffle: bool
     generator: Any = None

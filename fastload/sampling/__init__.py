@@ -2,8 +2,24 @@
 
 from __future__ import annotations
 
-from fastload.sampling.order import EpochOrder, Indices
+from fastload.sampling.order import ENDLESS, EpochOrder, Indices, Order, Records
 from fastload.sampling.permutation import ORDER_VERSION, permute
 from fastload.sampling.selection import Selection
+from fastload.sampling.share import Share, batches_of
+from fastload.sampling.state import OrderState
+from fastload.sampling.window import Window
 
-__all__ = ["ORDER_VERSION", "EpochOrder", "Indices", "Selection", "permute"]
+__all__ = [
+    "ENDLESS",
+    "ORDER_VERSION",
+    "EpochOrder",
+    "Indices",
+    "Order",
+    "OrderState",
+    "Records",
+    "Selection",
+    "Share",
+    "Window",
+    "batches_of",
+    "permute",
+]

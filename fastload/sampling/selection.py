@@ -9,6 +9,9 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from fastload.sampling.order import EpochOrder
+from fastload.sampling.window import Window
+
 __all__ = ["Selection"]
 
 Int64Array = npt.NDArray[np.int64]
@@ -28,6 +31,18 @@ class _Piece:
 
     def cut(self, first: int, step: int, count: int) -> _Piece:
         return _Piece(self.source, self.start + self.step * first, self.step * step, count)
+
+    def crossings(self, starts: Int64Array) -> Int64Array:
+        """Return 0 and the entries whose record is of another shard than that of the entry before."""
+        last = self.start + self.step * (self.count - 1)
+        low, high = sorted((self.start, last))
+        # The first record of every shard but the one that has ``low``.
+        begins = starts[slice(*np.searchsorted(starts, (low + 1, high + 1)))]
+        if self.step > 0:
+            entries = -((self.start - begins) // self.step)
+        else:
+            entries = (begins - self.start) // self.step + 1
+        return np.unique(np.concatenate([np.zeros(1, np.int64), entries]))
 
 
 _LISTED = -1
@@ -87,6 +102,41 @@ class Selection:
             sources[listed] = self.picked_sources[picks]
             entries[listed] = self.picked_records[picks]
         return sources, entries
+
+    def order(self, seed: int, epoch: int, *, shuffle: bool, window: Window | None = None) -> EpochOrder:
+        """Return the order of one epoch over the entries, each once."""
+        return EpochOrder(self, seed, epoch, shuffle, window)
+
+    def source_counts(self, sources: int) -> Int64Array:
+        """Return how many entries are of each of ``sources`` sources."""
+        counts = np.zeros(sources, np.int64)
+        for piece in self.pieces:
+            if piece.source == _LISTED:
+                picks = piece.start + piece.step * np.arange(piece.count)
+                counts += np.bincount(self.picked_sources[picks], minlength=sources)
+            else:
+                counts[piece.source] += piece.count
+        return counts
+
+    def chunks(self, shard_starts: Sequence[Int64Array]) -> Int64Array:
+        """Return the entries at which shards begin, ascending from 0: int64.
+
+        ``shard_starts[s]`` are the records at which shards of source s begin, and its number of records.
+        A list of picks, which may be of any shards, is cut evenly into pieces of a shard's mean records.
+
+        >>> Selection.whole(30)[5::2].chunks([np.array([0, 10, 20, 30])]).tolist()
+        [0, 3, 8]
+        """
+        shards = max(1, sum(len(starts) - 1 for starts in shard_starts))
+        mean = max(1, sum(int(starts[-1]) for starts in shard_starts) // shards)
+        found = []
+        for piece, offset in zip(self.pieces, self._offsets.tolist(), strict=False):
+            if piece.source == _LISTED:
+                begins = np.arange(0, piece.count, mean, dtype=np.int64)
+            else:
+                begins = piece.crossings(shard_starts[piece.source])
+            found.append(begins + offset)
+        return np.concatenate(found) if found else np.empty(0, np.int64)
 
     def records(self) -> Int64Array:
         """Return the records of all entries, without their sources, as an int64 array."""

@@ -39,7 +39,15 @@ from fastload.transforms.operations import (
 from fastload.transforms.padding import Pad, RandomCrop
 from fastload.transforms.policies import AUGMENTATIONS, RandAugment, TrivialAugmentWide
 from fastload.transforms.program import OutputSpec, apply_program, native_specs, output_channels, output_spec
-from fastload.transforms.random import BATCH_GROUP, LAST_GROUP, MAP_GROUP, SUBSTITUTE_GROUP, Draws, SampleKey
+from fastload.transforms.random import (
+    BATCH_GROUP,
+    DRAWS_VERSION,
+    LAST_GROUP,
+    MAP_GROUP,
+    SUBSTITUTE_GROUP,
+    Draws,
+    SampleKey,
+)
 from fastload.transforms.torchvision import from_torchvision
 from fastload.transforms.views import MultiView
 
@@ -63,6 +71,7 @@ __all__ = [
     "TrivialAugmentWide",
     "output_channels",
     "BATCH_GROUP",
+    "DRAWS_VERSION",
     "LAST_GROUP",
     "MAP_GROUP",
     "SUBSTITUTE_GROUP",

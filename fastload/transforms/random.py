@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+DRAWS_VERSION = 1
+"""Version of the draws: it changes whenever a key would give other numbers (docs/architecture.md)."""
+
 _MASK = 0xFFFFFFFF
 
 # The numbers of transform groups end here; these key other draws.

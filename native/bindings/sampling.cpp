@@ -1,4 +1,4 @@
-// _core.permute.
+// _core.permute and _core.permute_each.
 #include <nanobind/ndarray.h>
 
 #include <cstdint>
@@ -6,20 +6,23 @@
 #include <span>
 
 #include "bindings/bindings.h"
+#include "core/error.h"
 #include "core/permutation.h"
 
 namespace fastload::bindings {
 namespace {
 
 using Positions = nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Keys = nb::ndarray<const std::uint64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Records = nb::ndarray<nb::numpy, std::int64_t, nb::ndim<1>, nb::c_contig>;
 
-Records permute(const Positions& positions, std::uint64_t count, std::uint64_t seed, std::uint64_t epoch) {
-  const std::size_t size = positions.size();
+// Returns a new array that `fill` writes, without the GIL.
+template <typename Fill>
+Records filled(std::size_t size, Fill fill) {
   auto records = std::make_unique_for_overwrite<std::int64_t[]>(size);
   {
     const nb::gil_scoped_release released;
-    Permutation(count, seed, epoch).apply({positions.data(), size}, {records.get(), size});
+    fill(std::span<std::int64_t>(records.get(), size));
   }
   std::int64_t* data = records.get();
   const nb::capsule owner(data, [](void* memory) noexcept { delete[] static_cast<std::int64_t*>(memory); });
@@ -27,11 +30,29 @@ Records permute(const Positions& positions, std::uint64_t count, std::uint64_t s
   return Records(data, {size}, owner);
 }
 
+Records permute(const Positions& positions, std::uint64_t count, std::uint64_t key) {
+  const std::span<const std::int64_t> given(positions.data(), positions.size());
+  return filled(given.size(),
+                [&](std::span<std::int64_t> out) { Permutation(count, key).apply(given, out); });
+}
+
+Records permute_all(const Positions& positions, const Positions& counts, const Keys& keys) {
+  const std::size_t size = positions.size();
+  if (counts.size() != size || keys.size() != size) {
+    throw Error(ErrorKind::usage, "positions, counts and keys differ in length");
+  }
+  return filled(size, [&](std::span<std::int64_t> out) {
+    permute_each({positions.data(), size}, {counts.data(), size}, {keys.data(), size}, out);
+  });
+}
+
 }  // namespace
 
 void bind_sampling(nb::module_& module) {
-  module.def("permute", &permute, nb::arg("positions"), nb::arg("count"), nb::arg("seed"), nb::arg("epoch"),
-             "Return the records (int64) at `positions` (int64) of the epoch's order of `count` records.");
+  module.def("permute", &permute, nb::arg("positions"), nb::arg("count"), nb::arg("key"),
+             "Return where `positions` (int64) go in the permutation of `count` that `key` names.");
+  module.def("permute_each", &permute_all, nb::arg("positions"), nb::arg("counts"), nb::arg("keys"),
+             "Return where each position (int64) goes in the permutation of its own count and key (uint64).");
 }
 
 }  // namespace fastload::bindings

@@ -10,8 +10,10 @@
 
 #include "tests/check.h"
 
+using fastload::absorb;
 using fastload::ErrorKind;
 using fastload::Permutation;
+using fastload::permute_each;
 
 namespace {
 
@@ -23,17 +25,20 @@ std::uint64_t mix(std::uint64_t z) {
 
 // One position at a time, word for word as the specification has it.
 std::uint64_t reference(std::uint64_t x, std::uint64_t count, std::uint64_t seed, std::uint64_t epoch) {
+  constexpr std::uint64_t golden = 0x9E3779B97F4A7C15u;
   const int bits = std::max(2, static_cast<int>(std::bit_width(count - 1)));
   const int right_bits = bits / 2;
   const std::uint64_t left_mask = (1ull << (bits - right_bits)) - 1;
   const std::uint64_t right_mask = (1ull << right_bits) - 1;
+  const int rounds = bits < 12 ? 4 * ((24 + bits - 1) / bits) : 8;
   do {
-    std::uint64_t state = mix(seed ^ (0x9E3779B97F4A7C15u * (2 * epoch + 1)));
+    std::uint64_t state = 0;
+    for (const std::uint64_t word : {seed, epoch, count}) state = mix((state ^ word) + golden);
     std::uint64_t left = x >> right_bits;
     std::uint64_t right = x & right_mask;
-    for (int i = 0; i < 8; ++i) {
-      state += 0x9E3779B97F4A7C15u;
-      const auto key = static_cast<std::uint32_t>(mix(state) >> 32);
+    for (int i = 0; i < rounds; ++i) {
+      const std::uint64_t mixed = mix(state + golden * (static_cast<std::uint64_t>(i) / 2 + 1));
+      const auto key = static_cast<std::uint32_t>(i % 2 == 0 ? mixed >> 32 : mixed);
       std::uint32_t h = static_cast<std::uint32_t>(i % 2 == 0 ? right : left) ^ key;
       h ^= h >> 16;
       h *= 0x7FEB352Du;
@@ -47,9 +52,11 @@ std::uint64_t reference(std::uint64_t x, std::uint64_t count, std::uint64_t seed
   return x;
 }
 
+std::uint64_t key_of(std::uint64_t seed, std::uint64_t epoch) { return absorb(absorb(0, seed), epoch); }
+
 std::vector<std::int64_t> permute(std::vector<std::int64_t> positions, std::uint64_t count,
                                   std::uint64_t seed, std::uint64_t epoch) {
-  Permutation(count, seed, epoch).apply(positions, positions);
+  Permutation(count, key_of(seed, epoch)).apply(positions, positions);
   return positions;
 }
 
@@ -84,6 +91,27 @@ void is_a_permutation() {
   CHECK(permute({}, 5, 0, 0).empty());
 }
 
+void each_is_its_own() {
+  std::mt19937_64 random(5);
+  std::vector<std::int64_t> positions(2000), counts(2000), records(2000);
+  std::vector<std::uint64_t> keys(2000);
+  for (std::size_t i = 0; i < positions.size(); ++i) {
+    // Runs of equal counts, as blocks have, and all sizes.
+    const std::uint64_t count = i % 700 < 300 ? 1025 : 1 + (random() >> (random() % 62 + 2));
+    counts[i] = static_cast<std::int64_t>(count);
+    positions[i] = static_cast<std::int64_t>(random() % count);
+    keys[i] = key_of(i, random() % 3);
+  }
+  permute_each(positions, counts, keys, records);
+  for (std::size_t i = 0; i < positions.size(); ++i) {
+    std::int64_t expected = 0;
+    Permutation(static_cast<std::uint64_t>(counts[i]), keys[i]).apply({&positions[i], 1}, {&expected, 1});
+    CHECK(records[i] == expected);
+  }
+  counts[1234] = positions[1234];
+  CHECK_THROWS(ErrorKind::usage, permute_each(positions, counts, keys, records));
+}
+
 void misuse() {
   CHECK_THROWS(ErrorKind::usage, permute({0}, 0, 0, 0));
   CHECK_THROWS(ErrorKind::usage, permute({0}, (1ull << 62) + 1, 0, 0));
@@ -105,6 +133,7 @@ void report_speed() {
 int main() {
   matches_specification();
   is_a_permutation();
+  each_is_its_own();
   misuse();
   report_speed();
   return fastload::test::finish("permutation");

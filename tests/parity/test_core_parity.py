@@ -18,7 +18,7 @@ from fastload.format.directory import checksum_of
 from fastload.format.shard_reader import ShardReader
 from fastload.format.shard_writer import ShardWriter
 from fastload.format.table import ShardTable
-from fastload.sampling.permutation import _permute_numpy
+from fastload.sampling.permutation import _permute_each_numpy, _permute_numpy
 from fastload.schema import (
     Bytes,
     ColumnField,
@@ -185,16 +185,38 @@ def test_crc32c() -> None:
 def test_permutation(count: int) -> None:
     draw = np.random.default_rng(count % 1000)
     positions = draw.integers(0, count, 2000)
-    for seed, epoch in [(0, 0), (1, 5), (0xFFFFFFFFFFFFFFFF, 1 << 40)]:
-        native = core.permute(positions, count, seed, epoch)
+    for key in (0, 12345, 0xFFFFFFFFFFFFFFFF):
+        native = core.permute(positions, count, key)
         assert native.dtype == np.int64
-        np.testing.assert_array_equal(native, _permute_numpy(positions, count, seed, epoch))
+        np.testing.assert_array_equal(native, _permute_numpy(positions, count, key))
+
+
+@pytest.mark.parametrize("largest", [1, 3, 20, 3000, 1 << 40, 1 << 62])
+def test_permutations_of_each(largest: int) -> None:
+    draw = np.random.default_rng(largest % 1000)
+    counts = draw.integers(1, largest, 3000, endpoint=True)
+    counts[500:1500] = largest  # as blocks are: most of them equal
+    positions = draw.integers(0, counts)
+    keys = draw.integers(0, 1 << 64, 3000, np.uint64)
+    native = core.permute_each(positions, counts, keys)
+    np.testing.assert_array_equal(native, _permute_each_numpy(positions, counts, keys))
+    for number in range(0, 3000, 100):
+        alone = core.permute(positions[number : number + 1], int(counts[number]), int(keys[number]))
+        assert native[number] == alone[0]
 
 
 def test_permutation_refuses_positions_out_of_range() -> None:
     for position in (-1, 5):
+        given, counts, keys = np.array([0, position]), np.array([5, 5]), np.zeros(2, np.uint64)
         with pytest.raises(errors.UsageError):
-            core.permute(np.array([0, position]), 5, 0, 0)
+            core.permute(given, 5, 0)
+        for function in (core.permute_each, _permute_each_numpy):
+            with pytest.raises(errors.UsageError):
+                function(given, counts, keys)
+    with pytest.raises(errors.UsageError):
+        core.permute_each(np.zeros(1, np.int64), np.array([(1 << 62) + 1]), np.zeros(1, np.uint64))
+    with pytest.raises(errors.UsageError, match="differ in length"):
+        core.permute_each(np.zeros(1, np.int64), np.ones(2, np.int64), np.zeros(1, np.uint64))
 
 
 @pytest.mark.parametrize("name", ["columns", "heap", "nullable"])

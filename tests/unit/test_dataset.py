@@ -474,3 +474,22 @@ def test_what_are_no_pixels(tmp_path: Path) -> None:
             writer.append({"image": np.zeros((4, 4, 3))})
     with pytest.raises(DecodeError, match="truncated"):
         fastload.open(str(tmp_path / "d.fl"))[0]
+
+
+def test_window(tmp_path: Path) -> None:
+    path = str(tmp_path / "numbers.fl")
+    with fastload.Writer(path, schema={"x": fastload.Tensor("uint8", (1000,))}, shard_size=10_000) as writer:
+        for i in range(101):
+            writer.append({"x": np.full(1000, i, np.uint8)})
+    ds = fastload.open(path)
+    starts = ds.sources[0].table.starts.tolist()
+    assert len(starts) > 5
+    window = ds.window("20kB")
+    assert window.chunks.tolist() == starts[:-1]
+    assert window.streams == 1
+    assert 5 <= window.block <= 20
+    assert ds.window("1GB").block <= 101
+    assert (ds[50:] + ds[:50]).window(20_000).chunks.tolist()[0] == 0
+    assert len(ds[:0].window(1).chunks) == 0
+    entries = ds.selection.order(1, 2, shuffle=True, window=window).locate(np.arange(101))[1]
+    assert sorted(entries.tolist()) == list(range(101))
