@@ -35,11 +35,12 @@ void test_large() {
     CHECK(reinterpret_cast<std::uintptr_t>(address) % (2 << 20) == 0);
     std::memset(block.data(), 1, block.bytes());
   }
-  // Much smaller: not worth so large a block. Nearly as large: worth it.
-  const Block small = pool->allocate(100);
+  {
+    const Block near = pool->allocate(std::size_t{4} << 20);  // nearly as large
+    CHECK(near.data() == address);
+  }
+  const Block small = pool->allocate(100);  // not worth so large a block
   CHECK(small.data() != address);
-  const Block near = pool->allocate(std::size_t{4} << 20);
-  CHECK(near.data() == address);
 }
 
 void test_shrinks() {
