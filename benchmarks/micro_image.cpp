@@ -145,16 +145,15 @@ int main(int argc, char** argv) {
   }
   std::vector<std::uint8_t> pixels(static_cast<std::size_t>(largest.height * largest.width * 3 + 128), 77);
   measure("plan of the resize", images.size(), [&](std::size_t i) { resizer.prepare(passes[i][0], 3); });
-  for (const Simd choice : {Simd::avx2, Simd::plain}) {
+  for (const Simd choice : available_simd()) {
     force_simd(choice);
-    measure(choice == Simd::avx2 ? "resize, AVX2" : "resize, plain", images.size(), [&](std::size_t i) {
+    measure(("resize, " + std::string(name_of(choice))).c_str(), images.size(), [&](std::size_t i) {
       resizer.prepare(passes[i][0], 3);
       resizer.begin({pixels.data(), static_cast<std::size_t>(sizes[i].width * 3), whole(sizes[i])});
       for (std::int64_t y = 0; y < 224; ++y) resizer.write_row(y, row.data(), {true, 256});
     });
   }
 
-  force_simd(Simd::avx2);
   std::vector<std::vector<std::byte>> raw;
   for (const auto& image : images) raw.push_back(raw_pixels(image, *scratch));
   measure_program("raw pixels, uint8 NCHW", raw, kCrop, *scratch);

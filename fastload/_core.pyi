@@ -28,7 +28,13 @@ class ImageProgram:
 
     def run(self, encoded: object, seed: int, epoch: int, position: int, fallback: object | None = None) -> NDArray: ...
 
-def use_simd(wanted: bool) -> None: ...
+def simd_sets() -> list[str]:
+    """
+    The instruction sets that image code can use on this machine, from plain to the best.
+    """
+
+def use_simd(name: str) -> None:
+    """Use one of simd_sets() from now on, for tests."""
 
 def segment_jpeg(encoded: object, keep_icc: bool = False) -> tuple[bytes | None, str | None]:
     """

@@ -112,6 +112,17 @@ image::FallbackDecoder fallback_decoder(nb::handle decode) {
   };
 }
 
+namespace {
+
+void use_simd(const std::string& name) {
+  for (const image::Simd set : image::available_simd())
+    if (image::name_of(set) == name) return image::force_simd(set);
+  throw Error(ErrorKind::usage, "this machine has no instruction set named " + name, {},
+              "give one of simd_sets()");
+}
+
+}  // namespace
+
 void bind_image(nb::module_& module) {
   nb::class_<ImageProgram>(module, "ImageProgram")
       .def(nb::init<const std::vector<OpTuple>&, int, std::uint32_t>(), nb::arg("ops"), nb::arg("channels"),
@@ -119,10 +130,16 @@ void bind_image(nb::module_& module) {
       .def_prop_ro("fixed_size", &ImageProgram::fixed_size)
       .def("run", &ImageProgram::run, nb::arg("encoded"), nb::arg("seed"), nb::arg("epoch"),
            nb::arg("position"), nb::arg("fallback") = nb::none());
-  // For tests: both choices give the same bits.
+  // For tests: all sets give the same bits.
   module.def(
-      "use_simd", [](bool wanted) { image::force_simd(wanted ? image::Simd::avx2 : image::Simd::plain); },
-      nb::arg("wanted"));
+      "simd_sets",
+      [] {
+        std::vector<std::string> names;
+        for (const image::Simd set : image::available_simd()) names.emplace_back(image::name_of(set));
+        return names;
+      },
+      "The instruction sets that image code can use on this machine, from plain to the best.");
+  module.def("use_simd", &use_simd, nb::arg("name"), "Use one of simd_sets() from now on, for tests.");
 }
 
 }  // namespace fastload::bindings

@@ -45,7 +45,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (size < 4) return 0;
   const auto& ops = kPrograms[data[0] % kPrograms.size()];
   const int channels = data[1] % 2 == 0 ? 3 : 1;
-  force_simd(data[1] % 4 < 2 ? Simd::avx2 : Simd::plain);
+  const auto sets = available_simd();
+  force_simd(sets[data[1] / 2 % sets.size()]);
   const SampleKey key{data[2], 0, data[3]};
   // A copy of its own size, so that reading past the end is seen.
   const auto* first = reinterpret_cast<const std::byte*>(data + 4);

@@ -3,11 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "image/kernels.h"
 #include "image/vectorise.h"
-
-#if FASTLOAD_AVX2
-#include <immintrin.h>
-#endif
 
 namespace fastload::image {
 namespace {
@@ -15,12 +12,6 @@ namespace {
 // 0.2989, 0.587 and 0.114 in units of 2^-22.
 constexpr std::int32_t kRed = 1253677, kGreen = 2462056, kBlue = 478151;
 constexpr std::size_t kBlock = 64;  // pixels held beside the picture
-
-FASTLOAD_INLINE std::uint8_t truncate(float value) {
-  value = value < 0.0f ? 0.0f : value;
-  value = value > 255.0f ? 255.0f : value;
-  return static_cast<std::uint8_t>(static_cast<std::int32_t>(value));
-}
 
 struct Luma {
   static FASTLOAD_INLINE void run(const std::uint8_t* in, std::size_t pixels, std::uint8_t* out) {
@@ -43,53 +34,11 @@ Table identity() {
   return table;
 }
 
-// trunc(x * own + y * other) for each value x; y is `seconds`, or 1 where that is null.
-void blend_plain(std::uint8_t* data, const std::uint8_t* seconds, std::size_t count, float own, float other) {
-  for (std::size_t i = 0; i < count; ++i) {
-    const float second = seconds == nullptr ? other : static_cast<float>(seconds[i]) * other;
-    data[i] = truncate(static_cast<float>(data[i]) * own + second);
-  }
-}
-
-#if FASTLOAD_AVX2
-FASTLOAD_TARGET_AVX2 inline __m256 eight(const std::uint8_t* values) {
-  return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(values))));
-}
-
-FASTLOAD_TARGET_AVX2 void blend_avx2(std::uint8_t* data, const std::uint8_t* seconds, std::size_t count,
-                                     float own, float other) {
-  const __m256 first = _mm256_set1_ps(own), second = _mm256_set1_ps(other), most = _mm256_set1_ps(255.0f);
-  const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
-  std::size_t i = 0;
-  for (; i + 32 <= count; i += 32) {
-    __m256i values[4];
-    for (std::size_t part = 0; part < 4; ++part) {
-      const std::size_t at = i + 8 * part;
-      const __m256 added = seconds == nullptr ? second : _mm256_mul_ps(eight(seconds + at), second);
-      const __m256 sum = _mm256_add_ps(_mm256_mul_ps(eight(data + at), first), added);
-      // Packing clips to 0 and 255 what fits 32 bits: too large values must not get there.
-      values[part] = _mm256_cvttps_epi32(_mm256_max_ps(_mm256_min_ps(sum, most), _mm256_setzero_ps()));
-    }
-    const __m256i packed = _mm256_packus_epi16(_mm256_packs_epi32(values[0], values[1]),
-                                               _mm256_packs_epi32(values[2], values[3]));
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(data + i), _mm256_permutevar8x32_epi32(packed, order));
-  }
-  blend_plain(data + i, seconds == nullptr ? nullptr : seconds + i, count - i, own, other);
-}
-#endif
-
-void blend(std::uint8_t* data, const std::uint8_t* seconds, std::size_t count, float own, float other) {
-#if FASTLOAD_AVX2
-  if (simd() == Simd::avx2) return blend_avx2(data, seconds, count, own, other);
-#endif
-  blend_plain(data, seconds, count, own, other);
-}
-
 // trunc(x * own + other) for each value.
 void blend_all(Picture& picture, float own, float other) {
-  if (simd() != Simd::plain) return blend(picture.data, nullptr, picture.bytes(), own, other);
+  if (simd() != Simd::plain) return kernels().mix(picture.data, nullptr, picture.bytes(), own, other);
   Table table = identity();
-  blend_plain(table.data(), nullptr, table.size(), own, other);
+  kernels().mix(table.data(), nullptr, table.size(), own, other);
   look_up(picture, table);
 }
 
@@ -265,8 +214,8 @@ void adjust_saturation(Picture& picture, double factor, PixelScratch& scratch) {
   for (std::size_t from = 0; from < picture.pixels(); from += kBlock) {
     const std::size_t count = std::min(kBlock, picture.pixels() - from);
     for (std::size_t i = 0; i < count; ++i) gray[3 * i] = gray[3 * i + 1] = gray[3 * i + 2] = luma[from + i];
-    blend(picture.data + 3 * from, gray, 3 * count, static_cast<float>(factor),
-          static_cast<float>(1.0 - factor));
+    kernels().mix(picture.data + 3 * from, gray, 3 * count, static_cast<float>(factor),
+                  static_cast<float>(1.0 - factor));
   }
 }
 

@@ -111,13 +111,13 @@ bool parse_decode(const OpSpec& spec) {
 // Writes finished rows into the output: converted, in the output's layout.
 class Sink {
  public:
-  Sink(std::span<std::byte> output, Size size, int channels, ElementType type, bool planar, bool vectorised)
+  Sink(std::span<std::byte> output, Size size, int channels, ElementType type, bool planar)
       : output_(output.data()),
         size_(size),
         channels_(static_cast<std::size_t>(channels)),
         type_(type),
         planar_(planar),
-        vectorised_(vectorised) {}
+        kernels_(kernels()) {}
 
   // `row` is planar with `plane_stride` where the output is.
   void write(std::int64_t y, const std::uint8_t* row, std::size_t plane_stride,
@@ -134,10 +134,8 @@ class Sink {
                const std::array<float, 24>& b, std::byte* out) const {
     if (type_ == ElementType::uint8) {
       std::memcpy(out, in, count);
-    } else if (vectorised_) {
-      convert_avx2(in, count, a.data(), b.data(), type_, out);
     } else {
-      convert_plain(in, count, a.data(), b.data(), type_, out);
+      kernels_.convert(in, count, a.data(), b.data(), type_, out);
     }
   }
 
@@ -146,7 +144,7 @@ class Sink {
   std::size_t channels_;
   ElementType type_;
   bool planar_;
-  bool vectorised_;
+  const Kernels& kernels_;
 };
 
 // What pads `pass` in the pixels [first, last) of a row.
@@ -400,7 +398,7 @@ class CompiledProgram final : public Program {
     const Pass& pass = data.passes.back();
     const bool planar = layout_ == Layout::nchw;
     const Size size = last_size(data.passes);
-    const Sink sink(output, size, channels_, type_, planar, simd() == Simd::avx2);
+    const Sink sink(output, size, channels_, type_, planar);
     each_row(pass, data.resizer, data.row, channels_, planar,
              [&](std::int64_t y, const std::uint8_t* row, std::size_t plane_stride) {
                sink.write(y, row, plane_stride, scale_.data(), offset_.data());

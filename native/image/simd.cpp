@@ -1,37 +1,51 @@
 #include "image/simd.h"
 
+#include <array>
 #include <atomic>
+#include <cstddef>
 
-#if FASTLOAD_AVX2
-#include <cpuid.h>
-#endif
+#include "image/kernels.h"
 
 namespace fastload::image {
 namespace {
 
-Simd best() {
-#if FASTLOAD_AVX2
-  __builtin_cpu_init();
-  // Not every compiler's __builtin_cpu_supports knows F16C.
-  unsigned a = 0, b = 0, c = 0, d = 0;
-  const bool has_f16c = __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
-  if (__builtin_cpu_supports("avx2") && has_f16c) return Simd::avx2;
-#endif
-  return Simd::plain;
-}
+struct Found {
+  Found() {
+    for (const Kernels* found : {find_plain(), find_neon(), find_avx2(), find_avx512()}) {
+      if (found == nullptr) continue;
+      names[count] = found->simd;
+      tables[count++] = found;
+    }
+    chosen = tables[count - 1];
+  }
 
-std::atomic<Simd>& chosen() {
-  static std::atomic<Simd> value{best()};
+  std::array<Simd, 4> names{};
+  std::array<const Kernels*, 4> tables{};
+  std::size_t count = 0;
+  std::atomic<const Kernels*> chosen;
+};
+
+Found& found() {
+  static Found value;
   return value;
 }
 
 }  // namespace
 
-Simd simd() { return chosen().load(std::memory_order_relaxed); }
+std::string_view name_of(Simd simd) {
+  constexpr std::string_view names[] = {"plain", "neon", "avx2", "avx512"};
+  return names[static_cast<std::size_t>(simd)];
+}
+
+std::span<const Simd> available_simd() { return {found().names.data(), found().count}; }
+
+const Kernels& kernels() { return *found().chosen.load(std::memory_order_relaxed); }
+
+Simd simd() { return kernels().simd; }
 
 void force_simd(Simd choice) {
-  if (choice == Simd::avx2 && best() != Simd::avx2) return;
-  chosen().store(choice, std::memory_order_relaxed);
+  for (std::size_t i = 0; i < found().count; ++i)
+    if (found().names[i] == choice) found().chosen.store(found().tables[i], std::memory_order_relaxed);
 }
 
 }  // namespace fastload::image

@@ -1,21 +1,30 @@
 // Which instruction set the image code uses. Every choice gives the same bits.
 #pragma once
 
-#if (defined(__x86_64__) || defined(__i386__)) && (defined(__GNUC__) || defined(__clang__))
-#define FASTLOAD_AVX2 1
+#include <span>
+#include <string_view>
+
+#if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
+#define FASTLOAD_X86 1
 #define FASTLOAD_TARGET_AVX2 __attribute__((target("avx2,f16c")))
 #else
-#define FASTLOAD_AVX2 0
+#define FASTLOAD_X86 0
 #endif
 
 namespace fastload::image {
 
-enum class Simd { plain, avx2 };
+// AVX-512 here is F, BW and VL, and has everything of AVX2.
+enum class Simd { plain, neon, avx2, avx512 };
 
-// The best set this machine has, unless force_simd() chose another.
+std::string_view name_of(Simd simd);
+
+// What this machine has, from plain to the best.
+std::span<const Simd> available_simd();
+
+// The best of these, unless force_simd() chose another.
 Simd simd();
 
-// For tests: use `choice` from now on, in all threads. Asking for more than the machine has does nothing.
+// For tests: use `choice` from now on, in all threads. Asking for what the machine has not does nothing.
 void force_simd(Simd choice);
 
 }  // namespace fastload::image

@@ -1,5 +1,6 @@
-// Plain loops compiled a second time for a larger instruction set, where the compiler vectorises them. Both
-// give the same bits: the loops hold integers, and floats in an order that is fixed and never contracted.
+// Plain loops compiled a second time for AVX2, where the compiler vectorises them; it does so for NEON, which
+// every 64-bit ARM CPU has, in the plain build. Both give the same bits: the loops hold integers, and floats
+// in an order that is fixed and never contracted.
 #pragma once
 
 #include <utility>
@@ -14,7 +15,7 @@
 
 namespace fastload::image {
 
-#if FASTLOAD_AVX2
+#if FASTLOAD_X86
 template <typename Loop, typename... Arguments>
 FASTLOAD_TARGET_AVX2 void run_avx2(Arguments... arguments) {
   Loop::run(arguments...);
@@ -24,8 +25,8 @@ FASTLOAD_TARGET_AVX2 void run_avx2(Arguments... arguments) {
 // Runs Loop::run(arguments...), which is FASTLOAD_INLINE, for the instruction set in use.
 template <typename Loop, typename... Arguments>
 void vectorised(Arguments... arguments) {
-#if FASTLOAD_AVX2
-  if (simd() == Simd::avx2) return run_avx2<Loop>(arguments...);
+#if FASTLOAD_X86
+  if (simd() == Simd::avx2 || simd() == Simd::avx512) return run_avx2<Loop>(arguments...);
 #endif
   Loop::run(arguments...);
 }

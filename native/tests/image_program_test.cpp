@@ -9,7 +9,6 @@
 #include "check.h"
 #include "core/error.h"
 #include "image/geometry.h"
-#include "image/kernels.h"
 #include "image/netpbm.h"
 #include "image/program.h"
 #include "image/resize.h"
@@ -54,8 +53,10 @@ void check_same_bits(const std::vector<OpSpec>& ops, int channels, std::span<con
                      const SampleKey& key) {
   force_simd(Simd::plain);
   const auto plain = run(ops, channels, encoded, key, decode_raw);
-  force_simd(Simd::avx2);
-  CHECK(run(ops, channels, encoded, key, decode_raw) == plain);
+  for (const Simd set : available_simd()) {
+    force_simd(set);
+    CHECK(run(ops, channels, encoded, key, decode_raw) == plain);
+  }
 }
 
 OpSpec any_pixel_op(Random& random, int channels) {
@@ -142,34 +143,6 @@ void test_instruction_sets_agree() {
     const auto image = raw(static_cast<int>(1 + random.below(200)), static_cast<int>(1 + random.below(200)));
     check_same_bits(ops, random.below(4) == 0 ? 1 : 3, image, {random.next(), 1, random.next()});
   }
-}
-
-void test_conversions() {
-  // Every float16 and what lies between and beyond: both ways give what rounding to nearest even gives.
-  std::vector<float> scale(24), offset(24);
-  const std::uint8_t ones[24] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
-  std::vector<std::byte> plain(96), fast(96);
-  Random random(8);
-  for (int round = 0; round < 20000; ++round) {
-    for (std::size_t i = 0; i < 24; ++i) {
-      const double magnitude =
-          std::ldexp(1.0 + random.below(4096) / 4096.0, static_cast<int>(random.below(48)) - 28);
-      scale[i] = static_cast<float>(random.below(2) ? magnitude : -magnitude);
-      offset[i] = random.below(8) == 0 ? scale[i] : 0.0f;
-    }
-    for (const auto type : {ElementType::float16, ElementType::bfloat16, ElementType::float32}) {
-      convert_plain(ones, 24, scale.data(), offset.data(), type, plain.data());
-      if (simd() == Simd::plain) continue;
-      convert_avx2(ones, 24, scale.data(), offset.data(), type, fast.data());
-      CHECK(std::memcmp(plain.data(), fast.data(), type == ElementType::float32 ? 96 : 48) == 0);
-    }
-  }
-  CHECK(to_float16(1.0f) == 0x3C00 && to_float16(-2.0f) == 0xC000 && to_float16(65504.0f) == 0x7BFF);
-  CHECK(to_float16(65520.0f) == 0x7C00 && to_float16(65519.0f) == 0x7BFF);
-  CHECK(to_float16(std::ldexp(1.0f, -24)) == 1 && to_float16(std::ldexp(1.0f, -25)) == 0);
-  CHECK(to_float16(std::ldexp(3.0f, -25)) == 2 && to_float16(std::ldexp(1.0f, -14)) == 0x0400);
-  CHECK(to_bfloat16(1.0f) == 0x3F80 && to_bfloat16(1.00390625f) == 0x3F80 &&
-        to_bfloat16(1.01171875f) == 0x3F82);
 }
 
 void test_weights_sum_up() {
@@ -281,7 +254,7 @@ void test_raw_pixels_are_read_in_place() {
     if (random.below(3) == 0) ops.push_back({"center_crop", {side, 30}});
     if (random.below(2)) ops.push_back({"layout", {static_cast<double>(random.below(3))}});
     const SampleKey key{random.next(), 1, random.next()};
-    for (const Simd choice : {Simd::plain, Simd::avx2}) {
+    for (const Simd choice : available_simd()) {
       force_simd(choice);
       CHECK(run(ops, channels, netpbm(height, width, channels), key) ==
             run(ops, channels, raw(height, width), key, decode_raw));
@@ -392,7 +365,6 @@ void test_fixed_size() {
 int main() {
   test_instruction_sets_agree();
   test_pixel_operations();
-  test_conversions();
   test_weights_sum_up();
   test_fusion();
   test_padding_is_zero();

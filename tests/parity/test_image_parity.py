@@ -18,6 +18,7 @@ from fastload.errors import DecodeError, UsageError
 core = _backend.core()
 pytestmark = pytest.mark.skipif(core is None, reason="the compiled core is not in use")
 
+SETS = core.simd_sets() if core is not None else ["plain"]
 SAMPLINGS = {"4:4:4": 0, "4:2:2": 1, "4:2:0": 2}
 RESAMPLING = {
     "bilinear": Image.Resampling.BILINEAR,
@@ -153,14 +154,20 @@ PROGRAMS = {
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-@pytest.mark.parametrize("simd", [True, False])
+@pytest.mark.parametrize("simd", SETS)
 def test_programs_equal_their_reference(photographs, name, simd):
     core.use_simd(simd)
     try:
         for position, encoded in enumerate(photographs):
             assert_equal(PROGRAMS[name], encoded, (7, 3, position, 2))
     finally:
-        core.use_simd(True)
+        core.use_simd(SETS[-1])
+
+
+def test_unknown_instruction_sets_are_refused():
+    assert core.simd_sets()[0] == "plain"
+    with pytest.raises(UsageError, match="no instruction set named mmx"):
+        core.use_simd("mmx")
 
 
 def test_luma_programs(photographs):
@@ -233,11 +240,11 @@ def test_any_program(data, height, width, position):
     operations = [every_operation(data) for _ in range(data.draw(st.integers(1, 6)))]
     if data.draw(st.booleans()):
         operations += [*FLOAT, T.RandomErasing(1.0, value=data.draw(st.sampled_from([0.5, "random"])))]
-    core.use_simd(data.draw(st.booleans()))
+    core.use_simd(data.draw(st.sampled_from(SETS)))
     try:
         assert_equal(operations, encoded, (1, 2, position, 3))
     finally:
-        core.use_simd(True)
+        core.use_simd(SETS[-1])
 
 
 def test_images_smaller_than_their_crop():
