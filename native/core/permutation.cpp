@@ -14,7 +14,8 @@ constexpr int rounds_at_once = 4;
 
 struct Network {
   const std::uint32_t* keys;
-  int rounds;
+  int rounds;  // a multiple of 4
+  int right_bits;
   std::uint32_t left_mask;
   std::uint32_t right_mask;
 };
@@ -51,10 +52,41 @@ constexpr std::size_t lanes = 512;  // the halves of a block stay in the first-l
   }
 }
 
+// A block of lanes of which each has a permutation of its own, all over as many bits.
+struct Lanes {
+  static constexpr std::size_t size = 256;
+  alignas(64) std::array<std::uint32_t, size> left{};
+  alignas(64) std::array<std::uint32_t, size> right{};
+  alignas(64) std::array<std::uint64_t, size> state{};
+  alignas(64) std::array<std::uint32_t, size> upper{};
+  alignas(64) std::array<std::uint32_t, size> lower{};
+};
+
+[[gnu::always_inline]] inline void run_rounds_of_each(const Network& network, Lanes& lanes_of_each) {
+  for (int round = 0; round < network.rounds; round += 2) {
+    const std::uint64_t step = golden * (static_cast<std::uint64_t>(round) / 2 + 1);
+    for (std::size_t i = 0; i < Lanes::size; ++i) {
+      const std::uint64_t mixed = mix64(lanes_of_each.state[i] + step);
+      lanes_of_each.upper[i] = static_cast<std::uint32_t>(mixed >> 32);
+      lanes_of_each.lower[i] = static_cast<std::uint32_t>(mixed);
+    }
+    for (std::size_t i = 0; i < Lanes::size; ++i) {
+      const std::uint32_t l = lanes_of_each.left[i] ^
+                              (scramble(lanes_of_each.right[i] ^ lanes_of_each.upper[i]) & network.left_mask);
+      lanes_of_each.left[i] = l;
+      lanes_of_each.right[i] ^= scramble(l ^ lanes_of_each.lower[i]) & network.right_mask;
+    }
+  }
+}
+
 using Rounds = void (*)(const Network&, std::uint32_t*, std::uint32_t*);
+using RoundsOfEach = void (*)(const Network&, Lanes&);
 
 void rounds_baseline(const Network& network, std::uint32_t* left, std::uint32_t* right) {
   run_rounds(network, left, right);
+}
+void rounds_of_each_baseline(const Network& network, Lanes& lanes_of_each) {
+  run_rounds_of_each(network, lanes_of_each);
 }
 
 #if defined(__x86_64__)
@@ -62,14 +94,28 @@ __attribute__((target("avx2"))) void rounds_avx2(const Network& network, std::ui
                                                  std::uint32_t* right) {
   run_rounds(network, left, right);
 }
-const Rounds rounds_of_cpu = __builtin_cpu_supports("avx2") ? rounds_avx2 : rounds_baseline;
+__attribute__((target("avx2"))) void rounds_of_each_avx2(const Network& network, Lanes& lanes_of_each) {
+  run_rounds_of_each(network, lanes_of_each);
+}
+const bool avx2 = __builtin_cpu_supports("avx2");
+const Rounds rounds_of_cpu = avx2 ? rounds_avx2 : rounds_baseline;
+const RoundsOfEach rounds_of_each_of_cpu = avx2 ? rounds_of_each_avx2 : rounds_of_each_baseline;
 #else
 constexpr Rounds rounds_of_cpu = rounds_baseline;
+constexpr RoundsOfEach rounds_of_each_of_cpu = rounds_of_each_baseline;
 #endif
 
+int bits_of(std::uint64_t count) { return std::max(2, static_cast<int>(std::bit_width(count - 1))); }
+
+Network network_of(int bits, const std::uint32_t* keys) {
+  const int right_bits = bits / 2;
+  const int rounds = std::max(8, 4 * ((24 + bits - 1) / bits));  // few bits mix slowly
+  return {keys, rounds, right_bits, (1u << (bits - right_bits)) - 1, (1u << right_bits) - 1};
+}
+
 [[noreturn]] void refuse(std::int64_t position, std::uint64_t count) {
-  throw Error(ErrorKind::usage,
-              "position " + std::to_string(position) + " is outside 0 to " + std::to_string(count - 1));
+  throw Error(ErrorKind::usage, "position " + std::to_string(position) + " is not in a permutation of " +
+                                    std::to_string(count) + " records");
 }
 
 }  // namespace
@@ -79,13 +125,8 @@ Permutation::Permutation(std::uint64_t count, std::uint64_t key) : count_(count)
     throw Error(ErrorKind::usage, "a permutation of " + std::to_string(count) + " records", {},
                 "give a count from 1 to 2^62");
   }
-  const int bits = std::max(2, static_cast<int>(std::bit_width(count - 1)));
-  right_bits_ = static_cast<std::uint32_t>(bits / 2);
-  left_mask_ = (1u << (bits - bits / 2)) - 1;
-  right_mask_ = (1u << (bits / 2)) - 1;
-  rounds_ = std::max(8, 4 * ((24 + bits - 1) / bits));  // few bits mix slowly
   std::uint64_t state = absorb(key, count);
-  for (int round = 0; round < rounds_; round += 2) {
+  for (int round = 0; round < network_of(bits_of(count), nullptr).rounds; round += 2) {
     state += golden;
     const std::uint64_t mixed = mix64(state);
     keys_[round] = static_cast<std::uint32_t>(mixed >> 32);
@@ -94,7 +135,7 @@ Permutation::Permutation(std::uint64_t count, std::uint64_t key) : count_(count)
 }
 
 void Permutation::apply(std::span<const std::int64_t> positions, std::span<std::int64_t> records) const {
-  const Network network{keys_.data(), rounds_, left_mask_, right_mask_};
+  const Network network = network_of(bits_of(count_), keys_.data());
   alignas(64) std::array<std::uint32_t, lanes> left{};
   alignas(64) std::array<std::uint32_t, lanes> right{};
   std::array<std::size_t, lanes> target{};
@@ -106,14 +147,14 @@ void Permutation::apply(std::span<const std::int64_t> positions, std::span<std::
     for (; active != lanes && next != positions.size(); ++active, ++next) {
       const auto position = static_cast<std::uint64_t>(positions[next]);
       if (position >= count_) refuse(positions[next], count_);
-      left[active] = static_cast<std::uint32_t>(position >> right_bits_);
-      right[active] = static_cast<std::uint32_t>(position) & right_mask_;
+      left[active] = static_cast<std::uint32_t>(position >> network.right_bits);
+      right[active] = static_cast<std::uint32_t>(position) & network.right_mask;
       target[active] = next;
     }
     rounds_of_cpu(network, left.data(), right.data());
     std::size_t kept = 0;
     for (std::size_t i = 0; i < active; ++i) {
-      const std::uint64_t value = std::uint64_t{left[i]} << right_bits_ | right[i];
+      const std::uint64_t value = std::uint64_t{left[i]} << network.right_bits | right[i];
       if (value < count_) {
         records[target[i]] = static_cast<std::int64_t>(value);
       } else {
@@ -126,27 +167,40 @@ void Permutation::apply(std::span<const std::int64_t> positions, std::span<std::
   }
 }
 
-std::uint64_t Permutation::operator()(std::uint64_t position) const {
-  const Network network{keys_.data(), rounds_, left_mask_, right_mask_};
-  do {
-    auto left = static_cast<std::uint32_t>(position >> right_bits_);
-    std::uint32_t right = static_cast<std::uint32_t>(position) & right_mask_;
-    for (int round = 0; round < rounds_; round += rounds_at_once) {
-      four_rounds(network, network.keys + round, left, right);
-    }
-    position = std::uint64_t{left} << right_bits_ | right;
-  } while (position >= count_);
-  return position;
-}
-
 void permute_each(std::span<const std::int64_t> positions, std::span<const std::int64_t> counts,
                   std::span<const std::uint64_t> keys, std::span<std::int64_t> records) {
-  for (std::size_t i = 0; i < positions.size(); ++i) {
-    if (positions[i] < 0 || positions[i] >= counts[i]) {
-      refuse(positions[i], static_cast<std::uint64_t>(counts[i]));
+  Lanes block;
+  std::array<std::size_t, Lanes::size> target{};
+  std::size_t active = 0;
+  std::size_t next = 0;
+  int bits = 0;
+  while (active != 0 || next != positions.size()) {
+    // As above; but a lane with another number of bits waits until the block is empty.
+    for (; active != Lanes::size && next != positions.size(); ++active, ++next) {
+      const auto position = static_cast<std::uint64_t>(positions[next]);
+      const auto count = static_cast<std::uint64_t>(counts[next]);
+      if (count > Permutation::max_count || position >= count) refuse(positions[next], count);
+      if (active == 0) bits = bits_of(count);
+      if (bits != bits_of(count)) break;
+      block.left[active] = static_cast<std::uint32_t>(position >> (bits / 2));
+      block.right[active] = static_cast<std::uint32_t>(position & ((1u << (bits / 2)) - 1));
+      block.state[active] = absorb(keys[next], count);
+      target[active] = next;
     }
-    const Permutation permutation(static_cast<std::uint64_t>(counts[i]), keys[i]);
-    records[i] = static_cast<std::int64_t>(permutation(static_cast<std::uint64_t>(positions[i])));
+    rounds_of_each_of_cpu(network_of(bits, nullptr), block);
+    std::size_t kept = 0;
+    for (std::size_t i = 0; i < active; ++i) {
+      const std::uint64_t value = std::uint64_t{block.left[i]} << (bits / 2) | block.right[i];
+      if (value < static_cast<std::uint64_t>(counts[target[i]])) {
+        records[target[i]] = static_cast<std::int64_t>(value);
+      } else {
+        block.left[kept] = block.left[i];
+        block.right[kept] = block.right[i];
+        block.state[kept] = block.state[i];
+        target[kept++] = target[i];
+      }
+    }
+    active = kept;
   }
 }
 

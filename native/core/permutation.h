@@ -32,18 +32,11 @@ class Permutation {
   // is as long as `positions`, and may be the same memory.
   void apply(std::span<const std::int64_t> positions, std::span<std::int64_t> records) const;
 
-  // Where one position goes, which must be in [0, count).
-  std::uint64_t operator()(std::uint64_t position) const;
-
   std::uint64_t count() const { return count_; }
 
  private:
   std::uint64_t count_;
-  std::uint32_t right_bits_;
-  std::uint32_t left_mask_;
-  std::uint32_t right_mask_;
-  int rounds_;                                  // a multiple of 4
-  std::array<std::uint32_t, max_rounds> keys_;  // of which `rounds_` are in use
+  std::array<std::uint32_t, max_rounds> keys_;  // as many as there are rounds
 };
 
 // Where each of `positions` goes in the permutation of its own count and key. All are of one length; a
