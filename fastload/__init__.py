@@ -2,7 +2,7 @@
 
 >>> import fastload
 >>> sorted(name for name in dir(fastload) if name.startswith("D"))
-['DataLoader', 'Dataset']
+['DataLoader', 'Dataset', 'DistributedSampler']
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "fastload.dataset": ["Dataset", "open"],
     "fastload.loader": ["DataLoader"],
+    "fastload.sampler": ["DistributedSampler"],
     "fastload.writer": ["Writer"],
     "fastload.convert": ["from_torch"],
     "fastload.maintain": ["gc", "merge", "repair", "verify"],
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from fastload.maintain import merge as merge
     from fastload.maintain import repair as repair
     from fastload.maintain import verify as verify
+    from fastload.sampler import DistributedSampler as DistributedSampler
     from fastload.schema import Audio as Audio
     from fastload.schema import Bytes as Bytes
     from fastload.schema import Image as Image

@@ -3,6 +3,7 @@
 | variable | values | meaning |
 |---|---|---|
 | ``FASTLOAD_BACKEND`` | ``auto`` (default), ``native``, ``python`` | which engine and readers to use |
+| ``WORLD_SIZE`` | a number, set by torchrun | how many processes were launched together |
 """
 
 from __future__ import annotations
@@ -31,3 +32,9 @@ def backend_choice() -> str:
             f"FASTLOAD_BACKEND is {value!r}", hint=f"set it to one of {', '.join(BACKENDS)}, or unset it"
         )
     return value
+
+
+def launched_world() -> int:
+    """Return how many processes torchrun, or another launcher, started together: 1 where none did."""
+    value = os.environ.get("WORLD_SIZE", "")
+    return int(value) if value.isdecimal() else 1

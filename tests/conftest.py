@@ -16,6 +16,7 @@ from fastload import _backend, _config
 # Tests of what does not depend on the engine: one run of them is enough (see the marker backend_free).
 BACKEND_FREE = (
     "parity",
+    "integration/test_resume",
     "unit/bench",
     "unit/cli",
     "unit/convert",

@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import itertools
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Generic, TypeVar, cast
 
@@ -16,8 +17,9 @@ from torch.utils import data
 
 from fastload.dataset import Dataset
 from fastload.engine import OnError, make_engine, why_not_native
-from fastload.errors import UsageError
+from fastload.errors import StateError, UsageError
 from fastload.format import parse_size
+from fastload.loader.course import BatchInfo, Course, FollowedCourse, GlobalBatch, OrderedCourse, SampledPlace
 from fastload.loader.deliver import (
     Deliver,
     deliver_batch,
@@ -26,21 +28,20 @@ from fastload.loader.deliver import (
     deliver_sample,
 )
 from fastload.loader.iterator import EngineIterator, Job, Progress, SpareEngine
-from fastload.loader.recognise import (
-    Shuffle,
-    follow,
-    recognise_batching,
-    recognise_sampler,
-    unwrap,
-    wrapped_inside,
-)
-from fastload.sampling import Share, batches_of
+from fastload.loader.layout import Layout, Sharding
+from fastload.loader.recognise import recognise_batching, recognise_sampler, unwrap, wrapped_inside
+from fastload.loader.sharding import process_topology, topology
+from fastload.sampler import DistributedSampler
+from fastload.sampling import OrderState, Window
+from fastload.sampling.cursor import Cursor, Place
 from fastload.staging import PinnedBatch, pin_available
+from fastload.transforms.random import DRAWS_VERSION
 
 __all__ = ["DataLoader"]
 
 T = TypeVar("T")
 
+_MASK64 = (1 << 64) - 1
 _TORCH_PARAMETERS = inspect.signature(data.DataLoader.__init__).parameters
 
 
@@ -59,9 +60,20 @@ class DataLoader(data.DataLoader[T], Generic[T]):
             ``"substitute"`` takes another one, a function of (seed, epoch, position, attempt);
             ``"skip"`` leaves it out, which shortens its batch and never the number of batches.
             :meth:`stats` counts and lists them.
+        shard: share the dataset out among the ranks of torch.distributed, whose world is read when
+            iteration or ``len`` asks.
+        mesh: share it out by a torch DeviceMesh, or by names and sizes as ``{"dp": 4, "tp": 2}``: ranks
+            that differ in a model dimension only get the same records. ``(mesh, ("mine",))`` names the
+            data dimensions, where they are not called as loader.sharding.DATA_DIMENSIONS lists.
+        global_batch_size: samples of all ranks in a batch, instead of ``batch_size`` on each (leave that
+            at 1). Where the ranks do not divide it, their batches differ by one; see :attr:`batch_info`.
+        shuffle_window: bytes within which records are shuffled, so that a node reads few shards at a time.
+        pad: fill the last batch up by repeating records, so that all ranks get as many. Without it some
+            may get one less, or one batch less.
 
     Each new iteration is the next epoch, with its own order and draws: a pure function of (seed, epoch),
-    at any ``num_workers``. :meth:`set_epoch` names the next one.
+    at any ``num_workers`` and any number of ranks. :meth:`set_epoch` names the next one.
+    :meth:`state_dict` says how far it was delivered.
 
     >>> import fastload, tempfile
     >>> path = tempfile.mkdtemp() + "/numbers.fl"
@@ -96,6 +108,11 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         seed: int | None = None,
         buffer_bytes: int | str | None = None,
         on_error: OnError = "raise",
+        shard: bool = False,
+        mesh: Any = None,
+        global_batch_size: int | None = None,
+        shuffle_window: int | str | None = None,
+        pad: bool = True,
     ) -> None:
         if on_error not in ("raise", "substitute", "skip"):
             raise UsageError(f"unknown on_error {on_error!r}", hint="use 'raise', 'substitute' or 'skip'")
@@ -108,11 +125,17 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         self.seed = seed
         self.buffer_bytes = buffer_bytes
         self._byte_budget = None if buffer_bytes is None else parse_size(buffer_bytes)
+        self.shard, self.mesh, self.global_batch_size, self.pad = shard, mesh, global_batch_size, pad
+        self.shuffle_window = shuffle_window
         self._native: Dataset | None = unwrap(dataset)
-        self._next_epoch = 0
-        self._named_epoch: int | None = None
+        self._sharding = Sharding(shard, mesh, global_batch_size, pad)
+        self._sharding.check(batch_size, native=self._native is not None)
+        self._sized = batch_sampler is not None or batch_size != 1
+        if global_batch_size is not None and not self._sized:
+            batch_size = global_batch_size
         self._sampler_epoch: int | None = None
         self._seed_used: int | None = None
+        self._warned = False
         self._progress = Progress()
         self._order: str | None = None
         self._engine_name: str | None = None
@@ -142,7 +165,22 @@ class DataLoader(data.DataLoader[T], Generic[T]):
             pin_memory_device=pin_memory_device,
             **newer,
         )
+        ours = [sampler for sampler in self._samplers() if type(sampler) is DistributedSampler]
+        self._cursor = ours[0].cursor if ours and self._layout() is not None else Cursor()
         self._warn()
+
+    @property
+    def batch_size(self) -> int | None:  # type: ignore[override]
+        """Samples in a batch of this rank: what was given, or the largest share of ``global_batch_size``."""
+        size: int | None = self._batch_size
+        if size is None or self.global_batch_size is None:
+            return size
+        distributed = next((s for s in self._samplers() if isinstance(s, data.DistributedSampler)), None)
+        return -(-self.global_batch_size // topology(self.shard, self.mesh, distributed).world)
+
+    @batch_size.setter
+    def batch_size(self, size: int | None) -> None:
+        self._batch_size = size
 
     def _warn(self) -> None:
         if self._native is not None:
@@ -163,71 +201,104 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         if self._native is None:
             super().check_worker_number_rationality()
 
-    # --- epochs ----------------------------------------------------------------------------------------
+    # --- epochs and their order ------------------------------------------------------------------------
 
     def set_epoch(self, epoch: int) -> None:
-        """Name the epoch of the next iteration; a sampler that has ``set_epoch`` is told as well."""
-        if epoch < 0:
-            raise UsageError(f"epoch is {epoch}", hint="give 0 or more")
-        self._named_epoch = epoch
-        batch_sampler: Any = self.batch_sampler
-        samplers: list[Any] = [self.sampler, batch_sampler, getattr(batch_sampler, "sampler", None)]
-        for sampler in samplers:
+        """Name the epoch of the next iteration; a sampler that has ``set_epoch`` is told as well.
+
+        After :meth:`load_state_dict` the epoch of the state keeps its position.
+        """
+        self._cursor.set_epoch(epoch)
+        for sampler in self._samplers():
             if hasattr(sampler, "set_epoch"):
                 sampler.set_epoch(epoch)
 
-    def _begin_epoch(self, shuffle: Shuffle | None) -> int:
-        """Return the epoch of a new iteration: the one named, by the loader or the sampler, or the next."""
-        sampler_epoch = None if shuffle is None or shuffle.distributed is None else shuffle.distributed.epoch
-        epoch = self._next_epoch
-        if self._named_epoch is not None:
-            epoch = self._named_epoch
-        elif sampler_epoch != self._sampler_epoch and sampler_epoch is not None:
-            epoch = int(sampler_epoch)
-        self._named_epoch, self._sampler_epoch = None, sampler_epoch
-        self._next_epoch = epoch + 1
-        return epoch
+    def _samplers(self) -> list[Any]:
+        batch_sampler: Any = self.batch_sampler
+        return [self.sampler, batch_sampler, getattr(batch_sampler, "sampler", None)]
 
-    def _resolve_seed(self, shuffle: Shuffle | None) -> int:
-        """Return the seed, decided at the first iteration and kept: later ones differ by epoch only."""
+    def _layout(self) -> Layout | None:
+        """Return how epochs are laid out, or None where the indices of a sampler are followed."""
+        assert self._native is not None
+        batching = recognise_batching(self)
+        known = None if batching is None else recognise_sampler(batching.sampler, len(self._native))
+        if batching is not None and known is not None:
+            window = self._window if known.shuffle else None
+            return Layout(self._native.selection, batching, known, self._sharding, window, self._sized)
+        if self._sharding != Sharding():
+            sampler = self.batch_sampler if batching is None else batching.sampler
+            raise UsageError(
+                f"{type(sampler).__name__} says itself which records this rank takes: it is not shared out",
+                hint="leave it out, or leave out shard, mesh, global_batch_size and pad",
+            )
+        return None
+
+    @functools.cached_property
+    def _window(self) -> Window | None:
+        if self.shuffle_window is None or self._native is None:
+            return None
+        return self._native.window(self.shuffle_window)
+
+    def _hear(self, layout: Layout | None) -> None:
+        """Take note of an epoch that torch's DistributedSampler was told."""
+        distributed = None if layout is None else layout.sampler.distributed
+        if distributed is not None and not isinstance(distributed, DistributedSampler):
+            if distributed.epoch != self._sampler_epoch:
+                self._cursor.set_epoch(int(distributed.epoch))
+            self._sampler_epoch = int(distributed.epoch)
+
+    def _own_seed(self, layout: Layout | None) -> int | None:
+        """Return the seed that the user gave, in one way or another."""
+        sampler = None if layout is None else layout.sampler
+        generator = self.generator or (sampler.generator if sampler is not None else None)
+        if self.seed is not None:
+            return self.seed & _MASK64
+        if sampler is not None and sampler.distributed is not None:
+            return int(sampler.distributed.seed) & _MASK64  # equal on all ranks
+        return None if generator is None else int(generator.initial_seed()) & _MASK64
+
+    def _resolve_seed(self, layout: Layout | None) -> int:
+        """Return the seed, decided when first asked for and kept: iterations differ by epoch only."""
         if self._seed_used is None:
-            generator = self.generator or (shuffle.generator if shuffle is not None else None)
-            if self.seed is not None:
-                self._seed_used = self.seed
-            elif shuffle is not None and shuffle.distributed is not None:
-                self._seed_used = int(shuffle.distributed.seed)  # equal on all ranks
-            elif generator is not None:
-                self._seed_used = int(generator.initial_seed())
-            else:
-                self._seed_used = 0 if _world_size() > 1 else torch.initial_seed()
-            self._seed_used &= (1 << 64) - 1
+            own = self._own_seed(layout)
+            alone = process_topology().world == 1
+            self._seed_used = own if own is not None else torch.initial_seed() & _MASK64 if alone else 0
         return self._seed_used
+
+    def _next_course(self, layout: Layout | None) -> tuple[Place, Course]:
+        """Return where the next iteration begins, and what it does from there on."""
+        assert self._native is not None
+        self._hear(layout)
+        seed = self._resolve_seed(layout)
+        if layout is None:
+            place = self._cursor.peek(lambda place: isinstance(place, SampledPlace) and place.complete)
+            return place, FollowedCourse(self, self._native.selection, place)
+        place = self._cursor.peek(lambda place: not layout.batch_count(seed, place))
+        return place, layout.course(seed, place)
+
+    def __len__(self) -> int:
+        """Return how many batches a whole epoch has on this rank."""
+        layout = None if self._native is None else self._layout()
+        return super().__len__() if layout is None else layout.batch_count(self._seed_used or 0, Place())
 
     # --- iteration -------------------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[T]:  # type: ignore[override]
         if self._native is None:
             return super().__iter__()
-        dataset, batching = self._native, recognise_batching(self)
-        known = None if batching is None else recognise_sampler(batching.sampler, len(dataset))
-        seed, epoch = self._resolve_seed(known), self._begin_epoch(known)
-        if batching is None or known is None:
-            batches, world = follow(self._sampled(), dataset.selection), 1
-        else:
-            world = known.world
-            order = dataset.selection.order(seed, epoch, shuffle=known.shuffle)
-            share = Share(batching.size * world, known.rank, world, known.tail, batching.drop_last)
-            batches = batches_of(order, share)
-        self._order = "sampler" if known is None else "fastload"
+        dataset, layout = self._native, self._layout()
+        place, course = self._next_course(layout)
+        seed, epoch = self._resolve_seed(layout), place.epoch
+        self._order = "sampler" if layout is None else "fastload"
+        self._warn_unsharded(layout)
         pin = self._pins()
         singles, make_batch = self._delivery(dataset, pin)
         plan = dataset.plan(seed=seed, samples=singles, on_error=self.on_error)
         engine = self._spare.take(plan) or make_engine(plan, self.num_workers, self._byte_budget)
         self._engine_name = engine.name
         job = Job(
-            batches,
+            course,
             epoch,
-            world,
             ahead=0 if self.num_workers == 0 else max(1, self.prefetch_factor or 1),
             deliver=functools.partial(make_batch, seed, epoch),
             singles=singles,
@@ -235,17 +306,24 @@ class DataLoader(data.DataLoader[T], Generic[T]):
             timeout=self.timeout,
             release=functools.partial(self._spare.put, plan) if self.persistent_workers else None,
         )
-        self._progress = Progress(epoch)
-        iterator = EngineIterator(engine, job, self._progress)
+        progress = Progress(epoch, place.position, sampler=course.sampler_state)
+        iterator = EngineIterator(engine, job, progress)
+        self._cursor.begin(progress)
+        self._progress = progress
         self._iterators.add(iterator)
         self._latest = weakref.ref(iterator)
         return iterator
 
-    def _sampled(self) -> Iterator[Any]:
-        """Yield the lists of indices that the user's sampler or batch sampler gives."""
-        if self.batch_sampler is not None:
-            return iter(self.batch_sampler)
-        return ([index] for index in self.sampler)
+    def _warn_unsharded(self, layout: Layout | None) -> None:
+        if self._warned or layout is None or self._sharding.asked or layout.sampler.distributed is not None:
+            return
+        process = process_topology()
+        if process.world > 1 and process.rank == 0:
+            self._warned = True
+            _warn(
+                f"torch.distributed has {process.world} ranks, and this loader gives all records to each of "
+                "them: shard=True shares them out"
+            )
 
     def _delivery(self, dataset: Dataset, pin: bool) -> tuple[bool, Deliver]:
         """Return whether the engine is to make single samples, and what becomes of what it makes."""
@@ -265,6 +343,101 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         if not pin_available():
             _warn("pin_memory is set, but there is no accelerator to pin memory for")
         return pin_available() and self._native is not None and self._native.look.format == "torch"
+
+    # --- state -----------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return how far this loader's batches were delivered, in a few integers that JSON can hold.
+
+        It is the same on all ranks, counts what was delivered and not what is in the making, and is cheap
+        enough for every step. Any rank's state loads on every rank, at another number of ranks or workers
+        and another batch size. docs/resume.md has the rules. Raises UsageError for a dataset that is not
+        fastload's.
+        """
+        layout = self._resumable()
+        place = self._cursor.place
+        state = self._state(layout, self._resolve_seed(layout), place).to_dict()
+        if layout is None:
+            sampled = place if isinstance(place, SampledPlace) else SampledPlace()
+            state["sampler"] = {"complete": sampled.complete, "state": sampled.sampler}
+        return state
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Let the next iteration go on where ``state_dict`` was taken. Iterators that live are left alone.
+
+        Raises StateError, which names what differs, for a state of another dataset, seed or order, and
+        UsageError for a dataset that is not fastload's.
+        """
+        layout = self._resumable()
+        values = dict(state_dict)
+        sampler = values.pop("sampler", None)
+        if (sampler is None) != (layout is not None):
+            theirs, mine = (
+                ("fastload's order", "a sampler's") if layout is None else ("a sampler's", "fastload's")
+            )
+            raise StateError(
+                f"the state is of {theirs}, and this loader follows {mine}",
+                hint="give the loader the sampler that it had when the state was saved",
+            )
+        state = OrderState.from_dict(values)
+        own = self._own_seed(layout)
+        self._state(layout, state.seed if own is None else own, Place()).check_same(state)
+        self._seed_used = state.seed
+        if sampler is None:
+            self._cursor.load(Place(state.epoch, state.position))
+        else:
+            self._cursor.load(
+                SampledPlace(state.epoch, state.position, bool(sampler["complete"]), sampler["state"])
+            )
+
+    def _resumable(self) -> Layout | None:
+        if self._native is None:
+            raise UsageError(
+                f"a {type(self.dataset).__name__} is loaded by torch's own machinery: no state to save",
+                hint="count its batches, or convert it with fastload.from_torch",
+            )
+        layout = self._layout()
+        self._hear(layout)
+        return layout
+
+    def _state(self, layout: Layout | None, seed: int, place: Place) -> OrderState:
+        window = None if layout is None else layout.window
+        return OrderState(
+            epoch=place.epoch,
+            position=place.position,
+            seed=seed,
+            draws=DRAWS_VERSION,
+            shuffle=layout is not None and layout.sampler.shuffle,
+            window=None if window is None else (window.streams, window.block),
+            count=len(cast(Dataset, self._native)),
+            fingerprint=self._fingerprint,
+        )
+
+    @functools.cached_property
+    def _fingerprint(self) -> str:
+        return cast(Dataset, self._native).fingerprint
+
+    @property
+    def batch_info(self) -> BatchInfo | None:
+        """What there is to say of the batch delivered last: positions, pads, samples over all ranks."""
+        return self._progress.info
+
+    def plan(self, count: int) -> list[GlobalBatch]:
+        """Return the next ``count`` global batches as numbers of records, without reading any.
+
+        They are the rest of the iteration that is under way, else the beginning of the next one; fewer,
+        where the epoch has no more. Nothing changes. Raises UsageError where a sampler's indices are
+        followed.
+        """
+        layout = self._resumable()
+        if layout is None:
+            raise UsageError("the batches of a sampler of your own cannot be known", hint="ask the sampler")
+        iterator = self._latest() if self._latest is not None else None
+        if iterator is not None and iterator.live:
+            course = layout.course(self._resolve_seed(layout), self._progress)
+        else:
+            course = cast(OrderedCourse, self._next_course(layout)[1])
+        return list(itertools.islice(course.plan(), count))
 
     # --- care ------------------------------------------------------------------------------------------
 
@@ -313,11 +486,6 @@ class DataLoader(data.DataLoader[T], Generic[T]):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._iterators, self._spare = weakref.WeakSet(), SpareEngine()
-
-
-def _world_size() -> int:
-    distributed = torch.distributed
-    return distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
 
 
 def _warn(text: str) -> None:

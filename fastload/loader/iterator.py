@@ -11,9 +11,9 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from fastload.engine.plan import Allocate, BatchIndices, Engine, Plan, Rejection
+from fastload.engine.plan import Allocate, BatchIndices, Engine, Int64Array, Plan, Rejection
 from fastload.errors import EngineError
-from fastload.sampling import Indices
+from fastload.loader.course import BatchInfo, Course, SampledPlace
 
 __all__ = ["EngineIterator", "Job", "Progress", "SpareEngine"]
 
@@ -28,19 +28,21 @@ KEPT_REJECTIONS = 100
 
 
 @dataclasses.dataclass
-class Progress:
+class Progress(SampledPlace):
     """How far an epoch was delivered. ``position`` counts samples over all ranks, prefetched ones not.
 
-    ``rejected`` counts records that could not be made, ``rejections`` tells of the first of them.
+    ``batches`` and ``samples`` count what this iteration gave, ``pads`` the samples among them that only
+    even the ranks out. ``rejected`` counts records that could not be made, ``rejections`` tells of the
+    first of them.
     """
 
-    epoch: int = 0
-    position: int = 0
     batches: int = 0
     samples: int = 0
+    pads: int = 0
     wait_seconds: float = 0.0
     rejected: int = 0
     rejections: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    info: BatchInfo | None = None
 
     def reject(self, rejections: Sequence[Rejection]) -> None:
         """Count rejections, keep them for stats(), and warn of the first."""
@@ -58,16 +60,15 @@ class Progress:
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """What an iterator does: which batches, and what becomes of them.
+    """What an iterator does: which course it follows, and what becomes of its batches.
 
     ``deliver`` makes the user's batch of what the engine gives, or, with ``singles``, of a list with what
     it gives for each sample alone, of the batch's memory where ``allocate`` made any, and of its first
     position. ``release`` takes the engine back after a complete epoch.
     """
 
-    batches: Iterator[Indices]
+    course: Course
     epoch: int
-    world: int
     ahead: int
     deliver: Callable[[Any, Any, int], Any]
     singles: bool = False
@@ -88,7 +89,8 @@ class EngineIterator(Iterator[Any]):
         self._job = job
         self._progress = progress
         self._process = os.getpid()
-        self._in_flight: collections.deque[tuple[int, Allocate | None, int]] = collections.deque()
+        self._batches = job.course.batches()
+        self._in_flight: collections.deque[tuple[Int64Array, Allocate | None]] = collections.deque()
         self._closed = False
         # Also at interpreter exit, while everything that the engine's threads use is still there.
         self._finalizer = weakref.finalize(self, _close_engine, engine, self._process)
@@ -126,21 +128,22 @@ class EngineIterator(Iterator[Any]):
         if not self._in_flight and not self._submit():
             return _END
         started = time.perf_counter()
-        count, memory, position = self._in_flight[0]
-        made, skipped = self._receive(count)
+        positions, memory = self._in_flight[0]
+        made, skipped = self._receive(len(positions))
         self._in_flight.popleft()
         progress = self._progress
         progress.wait_seconds += time.perf_counter() - started
         if len(self._in_flight) < self._job.ahead:
             self._submit()
-        batch = self._job.deliver(made, memory, position)
+        batch = self._job.deliver(made, memory, int(positions[0]) if len(positions) else 0)
+        progress.info = self._job.course.deliver(progress, progress.batches, positions)
         progress.batches += 1
-        progress.samples += count - skipped
-        progress.position += count * self._job.world
+        progress.samples += len(positions) - skipped
+        progress.pads += len(positions) - progress.info.samples
         return batch
 
     def _submit(self) -> bool:
-        indices = next(self._job.batches, None)
+        indices = next(self._batches, None)
         if indices is None:
             return False
         positions, sources, records = indices
@@ -152,7 +155,7 @@ class EngineIterator(Iterator[Any]):
                 self._engine.submit(BatchIndices(positions[one], sources[one], records[one], job.epoch))
         else:
             self._engine.submit(BatchIndices(positions, sources, records, job.epoch), memory)
-        self._in_flight.append((len(records), memory, int(positions[0]) if len(positions) else 0))
+        self._in_flight.append((positions, memory))
         return True
 
     def _receive(self, count: int) -> tuple[Mapping[str, Any] | list[Mapping[str, Any]], int]:
@@ -175,11 +178,17 @@ class EngineIterator(Iterator[Any]):
         return sum(rejection.skipped for rejection in rejections)
 
     def _finish(self) -> None:
+        self._job.course.finish(self._progress)
         if self._job.release is not None and self._finalizer.detach() is not None:
             self._closed = True
             self._job.release(self._engine)
         else:
             self.close()
+
+    @property
+    def live(self) -> bool:
+        """Whether it may give more batches."""
+        return not self._closed
 
     def engine_stats(self) -> Mapping[str, Any]:
         """Return the engine's own counters."""

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from torch.utils import data
 
 from fastload.dataset import Dataset
-from fastload.sampling import Indices, Selection
+from fastload.sampler import DistributedSampler
 
 __all__ = [
     "Batching",
     "Shuffle",
-    "follow",
+    "integers",
     "recognise_batching",
     "recognise_sampler",
     "unwrap",
@@ -66,39 +66,33 @@ def wrapped_inside(dataset: object, depth: int = 4) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Shuffle:
-    """A sampler that runs natively, as an order and a :class:`fastload.sampling.Share` of it."""
+    """A sampler that runs natively: whether it shuffles, and what its seed comes from."""
 
     shuffle: bool
     generator: Any = None
-    distributed: Any = None
-    """The DistributedSampler, whose seed and epoch count."""
+    distributed: data.DistributedSampler[Any] | None = None
 
     @property
-    def rank(self) -> int:
-        return 0 if self.distributed is None else int(self.distributed.rank)
-
-    @property
-    def world(self) -> int:
-        return 1 if self.distributed is None else int(self.distributed.num_replicas)
-
-    @property
-    def tail(self) -> Literal["pad", "drop"]:
-        return "drop" if self.distributed is not None and self.distributed.drop_last else "pad"
+    def drop(self) -> bool:
+        """Whether positions that the world does not divide are left out."""
+        return self.distributed is not None and bool(self.distributed.drop_last)
 
 
 def recognise_sampler(sampler: object, count: int) -> Shuffle | None:
     """Return how to run ``sampler`` over ``count`` records natively, or None to follow its indices.
 
     Known are torch's SequentialSampler, RandomSampler (each record once) and DistributedSampler, not their
-    subclasses, over a dataset of that length.
+    subclasses, and fastload's DistributedSampler, over a dataset of that length.
     """
     if type(sampler) is data.SequentialSampler and len(sampler.data_source) == count:
         return Shuffle(False)
     if type(sampler) is data.RandomSampler:
         once = not sampler.replacement and sampler.num_samples == count == len(sampler.data_source)
         return Shuffle(True, generator=sampler.generator) if once else None
-    if type(sampler) is data.DistributedSampler and len(sampler.dataset) == count:  # type: ignore[arg-type]
-        return Shuffle(bool(sampler.shuffle), distributed=sampler)
+    if type(sampler) in (data.DistributedSampler, DistributedSampler):
+        distributed: Any = sampler
+        over_all = len(distributed.dataset) == count
+        return Shuffle(bool(distributed.shuffle), distributed=distributed) if over_all else None
     return None
 
 
@@ -121,17 +115,8 @@ def recognise_batching(loader: data.DataLoader[Any]) -> Batching | None:
     return None
 
 
-def follow(batches: Iterable[Any], selection: Selection) -> Iterator[Indices]:
-    """Yield what a sampler's own batches of indices are records of; positions count its samples."""
-    position = 0
-    for batch in batches:
-        entries = selection.normalise(_integers(batch))
-        positions = np.arange(position, position + len(entries), dtype=np.int64)
-        position += len(entries)
-        yield Indices(positions, *selection.locate(entries))
-
-
-def _integers(batch: Any) -> npt.NDArray[np.int64]:
+def integers(batch: Any) -> npt.NDArray[np.int64]:
+    """Return a batch of indices as samplers give them: a list, an array, a tensor."""
     if isinstance(batch, np.ndarray) and batch.dtype.kind in "iu":
         return batch.astype(np.int64, copy=False)
     if not isinstance(batch, (Sequence, Mapping)) and hasattr(batch, "tolist"):

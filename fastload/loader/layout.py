@@ -1,0 +1,86 @@
+"""How a loader lays out its epochs: the recognised sampler, the window, and this process's share."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from fastload.errors import UsageError
+from fastload.loader.course import OrderedCourse
+from fastload.loader.recognise import Batching, Shuffle
+from fastload.loader.sharding import topology
+from fastload.sampling import Records, Share, Window
+from fastload.sampling.cursor import Place
+
+__all__ = ["Layout", "Sharding"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Sharding:
+    """What the user says of sharing out, as the DataLoader's arguments of the same names."""
+
+    shard: bool = False
+    mesh: Any = None
+    global_batch_size: int | None = None
+    pad: bool = True
+
+    def check(self, batch_size: int | None, *, native: bool) -> None:
+        """Raise UsageError for what cannot work, whatever the world will be."""
+        if not native and self != Sharding():
+            raise UsageError(
+                "shard, mesh, global_batch_size and pad are for fastload datasets",
+                hint="with another dataset give sampler=fastload.DistributedSampler(dataset)",
+            )
+        if self.global_batch_size is None:
+            return
+        if self.global_batch_size < 1:
+            raise UsageError(f"global_batch_size is {self.global_batch_size}", hint="give 1 or more")
+        if batch_size is None:
+            raise UsageError("batch_size=None makes no batches, and global_batch_size is given")
+
+    @property
+    def asked(self) -> bool:
+        """Whether ranks are to share the dataset out."""
+        return self.shard or self.mesh is not None
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """The epochs of one loader over ``records``, as fastload computes them.
+
+    World and rank are looked up whenever :meth:`share` is asked: loaders are made before
+    torch.distributed is initialised.
+    """
+
+    records: Records
+    batching: Batching
+    sampler: Shuffle
+    sharding: Sharding
+    window: Window | None = None
+    sized: bool = True
+    """Whether the batch size was given, beside ``global_batch_size``."""
+
+    def share(self) -> Share:
+        """Return which positions this process takes."""
+        sharding = self.sharding
+        here = topology(sharding.shard, sharding.mesh, self.sampler.distributed)
+        size, total = self.batching.size, sharding.global_batch_size
+        if total is None:
+            total = size * here.world
+        elif self.sized and size != -(-total // here.world):
+            raise UsageError(
+                f"batch_size is {size} on each of {here.world} ranks, and global_batch_size {total}",
+                hint="leave batch_size out: it follows from the other",
+            )
+        tail: Any = "drop" if self.sampler.drop else "pad" if sharding.pad else "uneven"
+        return Share(total, here.rank, here.world, tail, self.batching.drop_last)
+
+    def course(self, seed: int, place: Place) -> OrderedCourse:
+        """Return what this process does in an epoch from ``place`` on."""
+        order = self.records.order(seed, place.epoch, shuffle=self.sampler.shuffle, window=self.window)
+        return OrderedCourse(order, self.share(), place.epoch, place.position)
+
+    def batch_count(self, seed: int, place: Place) -> int:
+        """Return how many batches this process gets from ``place`` on."""
+        course = self.course(seed, place)
+        return course.share.batch_count(course.order.count, place.position)

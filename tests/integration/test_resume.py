@@ -1,0 +1,137 @@
+"""A distributed training run that is killed goes on at another world size, as if nothing had happened."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+
+from examples import resume
+from fastload import _backend, _config
+
+ROOT = Path(__file__).parents[2]
+WORKER = Path(__file__).with_name("resume_worker.py")
+EPOCHS, COUNT, GLOBAL_BATCH, SAVE_EVERY = 3, 64, 10, 3
+STEPS = -(-COUNT // GLOBAL_BATCH)  # of an epoch
+NEVER = -1
+
+Place = tuple[int, int]  # epoch, position
+Sample = tuple[int, int, str]  # samples of its global batch, record, hash of its pixels
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="starts processes that talk by gloo")
+
+
+def launch(world: int, script: Path, *arguments: object, engine: str | None = None) -> tuple[int, str]:
+    """Run a script by torchrun; returns its exit status and what it said."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    if engine is not None:
+        environment["FASTLOAD_BACKEND"] = engine
+    command = [sys.executable]
+    if world == 1:  # as torchrun would
+        environment |= {**address, "RANK": "0", "WORLD_SIZE": "1"}
+    else:
+        command += ["-m", "torch.distributed.run", "--nproc-per-node", str(world)]
+        command += ["--master-addr", address["MASTER_ADDR"], "--master-port", port]
+    command += [str(script), *map(str, arguments)]
+    done = subprocess.run(command, check=False, env=environment, capture_output=True, text=True, timeout=200)
+    return done.returncode, done.stdout + done.stderr
+
+
+class Run:
+    """A training run in a folder of its own, with its data, checkpoint and logs."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir()
+        self.folder = folder
+        resume.make_dataset(folder / "data.fl", COUNT)
+
+    def train(self, log: str, world: int, engine: str, kill_step: int = NEVER, kill_rank: int = 0) -> None:
+        arguments = [self.folder, self.folder / log, EPOCHS, kill_step, kill_rank]
+        status, said = launch(world, WORKER, *arguments, engine=engine)
+        assert (status != 0) == (kill_step != NEVER), said[-6000:]
+
+    def samples(self, log: str) -> dict[Place, Sample]:
+        found: dict[Place, Sample] = {}
+        for file in self.folder.glob(f"{log}.*"):
+            for line in file.read_text().splitlines():
+                epoch, position, *rest = json.loads(line)
+                assert (epoch, position) not in found, "a sample twice in one run"
+                found[epoch, position] = (rest[0], rest[1], rest[2])
+        return found
+
+    def saved(self) -> Place:
+        state = torch.load(self.folder / "checkpoint.pt")["loader"]
+        return state["epoch"], state["position"]
+
+    def weights(self, log: str) -> list[float]:
+        found: list[float] = json.loads((self.folder / f"{log}-weights.json").read_text())
+        return found
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_a_killed_run_goes_on_at_another_world_size(tmp_path: Path) -> None:
+    seed = random.randrange(1 << 30)
+    chance = random.Random(seed)
+    kills = [chance.randrange(SAVE_EVERY, 2 * STEPS - SAVE_EVERY), chance.randrange(SAVE_EVERY, STEPS - 1)]
+    print(f"seed {seed}: killed after {kills[0]} steps, and again after {kills[1]}")
+    engines = [_config.backend_choice()] * 3 if _backend.core() is None else ["native", "python", "native"]
+    whole, killed = Run(tmp_path / "whole"), Run(tmp_path / "killed")
+    whole.train("log", 1, engines[0])
+    expected = whole.samples("log")
+    places = [(epoch, position) for epoch in range(EPOCHS) for position in range(COUNT)]
+    assert sorted(expected) == places
+    for epoch in range(EPOCHS):
+        assert sorted(expected[epoch, position][1] for position in range(COUNT)) == list(range(COUNT))
+
+    begins = (0, 0)
+    for log, world, kill in [("a", 2, kills[0]), ("b", 4, kills[1]), ("c", 2, NEVER)]:
+        killed.train(log, world, engines.pop(0), kill, chance.randrange(world))
+        got = killed.samples(log)
+        assert min(got) == begins
+        assert {place: sample for place, sample in got.items() if expected[place] != sample} == {}
+        # The rank that is killed has written its last batch, which the others may not have reached.
+        steps = kill if kill != NEVER else EPOCHS * STEPS
+        first = begins[0] * STEPS + begins[1] // GLOBAL_BATCH
+        done = [(e, p) for e, p in places if first <= e * STEPS + p // GLOBAL_BATCH < first + steps]
+        assert set(done) <= set(got)
+        epoch, position = killed.saved()
+        begins = (epoch + 1, 0) if position == COUNT else (epoch, position)
+    assert np.allclose(killed.weights("c"), whole.weights("log"), atol=1e-5)
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Iterator[None]:
+    """Be a world of one process, and keep the signal handlers that the example sets to itself."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/meeting", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("alone")
+def test_the_example_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    resume.make_dataset(tmp_path / "data.fl")
+    for epochs in (1, 2):
+        resume.train(tmp_path, epochs, save_every=5)
+        assert capsys.readouterr().out.startswith(f"epoch {epochs - 1}: loss ")
+    resume.train(tmp_path, 2, save_every=5)
+    assert capsys.readouterr().out == ""

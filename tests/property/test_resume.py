@@ -1,0 +1,134 @@
+"""Global batches are the same at any topology, and resuming anywhere is exact, on any other one."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+from collections.abc import Iterator
+from typing import Any
+from unittest import mock
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import fastload
+from fastload import DataLoader
+from fastload.dataset import Dataset
+from fastload.loader.sharding import Topology
+
+RECORDS = 120
+
+
+@pytest.fixture(scope="module")
+def numbers(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Return a dataset of 120 records of a number each, in shards of about nine."""
+    path = str(tmp_path_factory.mktemp("resume") / "numbers.fl")
+    schema = {"x": fastload.Scalar("int64"), "text": fastload.Str()}
+    with fastload.Writer(path, schema, shard_size=512) as writer:
+        for x in range(RECORDS):
+            writer.append({"x": x, "text": "." * 48})
+    return path
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """What decides on the order of a run."""
+
+    count: int
+    seed: int
+    epoch: int
+    shuffle: bool
+    window: str | None
+    tail: str
+
+    def options(self) -> dict[str, Any]:
+        window = self.window if self.shuffle else None
+        tails = {"pad": {}, "uneven": {"pad": False}, "drop_last": {"drop_last": True}}
+        return {"shuffle": self.shuffle, "seed": self.seed, "shuffle_window": window, **tails[self.tail]}
+
+
+@dataclasses.dataclass(frozen=True)
+class Team:
+    """What must not matter."""
+
+    world: int
+    workers: int
+    batch: int
+
+
+RUNS = st.builds(
+    Run,
+    count=st.integers(1, RECORDS),
+    seed=st.integers(0, 2**64 - 1),
+    epoch=st.integers(0, 3),
+    shuffle=st.booleans(),
+    window=st.sampled_from([None, "1KB", "32MB"]),
+    tail=st.sampled_from(["pad", "uneven", "drop_last"]),
+)
+TEAMS = st.builds(
+    Team, world=st.integers(1, 5), workers=st.integers(0, 2), batch=st.sampled_from([0, 1, 6, 13])
+)
+
+
+def members(dataset: Dataset, run: Run, team: Team, batch: int) -> Iterator[tuple[Topology, DataLoader[Any]]]:
+    """Yield every rank's loader, and where it has to be run."""
+    for rank in range(team.world):
+        options = {"global_batch_size": batch, "num_workers": team.workers, "shard": True}
+        yield Topology(rank, team.world), DataLoader(dataset, **options, **run.options())
+
+
+def joined(
+    dataset: Dataset, run: Run, team: Team, batch: int, state: str | None = None, stop: int | None = None
+) -> tuple[list[list[int]], str]:
+    """Return the global batches that the ranks make together, and the state that all of them agree on."""
+    parts: dict[int, list[tuple[int, int]]] = {}
+    states = set()
+    for here, loader in members(dataset, run, team, batch):
+        with mock.patch("fastload.loader.sharding.process_topology", lambda here=here: here):
+            if state is not None:
+                loader.load_state_dict(json.loads(state))
+            loader.set_epoch(run.epoch)
+            plan = loader.plan(1 << 20)
+            seen = 0
+            for number, got in enumerate(itertools.islice(iter(loader), stop)):
+                info = loader.batch_info
+                assert info is not None
+                assert info.global_samples == len(plan[number].positions)
+                rows = zip(info.positions.tolist(), got["x"].tolist(), info.pads.tolist(), strict=True)
+                parts.setdefault(number, []).extend((position, x) for position, x, pad in rows if not pad)
+                seen = number + 1
+            if stop is None:
+                assert seen == len(loader) or state is not None
+            states.add(json.dumps(loader.state_dict()))
+    batches = [[x for _, x in sorted(parts[number])] for number in sorted(parts)]
+    assert batches == [part.records.tolist() for part in plan[: len(batches)]]  # x is the record's number
+    return batches, states.pop() if len(states) == 1 else ""
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(run=RUNS, batch=st.integers(1, 40), before=TEAMS, after=TEAMS, where=st.floats(0, 1))
+def test_resuming_anywhere_is_exact(
+    numbers: str, backend: str, run: Run, batch: int, before: Team, after: Team, where: float
+) -> None:
+    dataset = fastload.open(numbers)[: run.count]
+    batch = max(batch, before.world, after.world)
+    whole, _ = joined(dataset, run, Team(1, 0, 0), batch)
+    flat = [x for part in whole for x in part]
+    if run.tail != "drop_last":
+        assert sorted(flat) == list(range(run.count))
+    stop = int(where * len(whole))
+    first, state = joined(dataset, run, before, batch, stop=stop)
+    assert first == whole[:stop]
+    if not state:  # only where some ranks get no part of the last batch
+        assert run.tail == "uneven"
+        assert stop == len(whole)
+        return
+    rest, _ = joined(dataset, run, after, batch, state)
+    assert rest == whole[stop:]
+    if after.batch:  # another size of batches, from there on
+        other, _ = joined(dataset, run, after, max(after.batch, after.world), state)
+        got = [x for part in other for x in part]
+        expected = flat[stop * batch :]
+        assert got == expected if run.tail != "drop_last" else got[: len(expected)] == expected[: len(got)]
