@@ -94,7 +94,8 @@ def train(folder: Path, epochs: int, save_every: int) -> None:
             loss = nn.functional.cross_entropy(scores, batch["label"][real], reduction="sum")
             loss = loss / info.global_samples
             optimizer.zero_grad()
-            (loss * info.world).backward()  # gradients are averaged over the ranks
+            total = loss * info.world  # gradients are averaged over the ranks
+            total.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             step += 1
             leave = stop_asked(stop)

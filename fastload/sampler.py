@@ -105,7 +105,7 @@ class DistributedSampler(data.DistributedSampler[int]):
         epoch, position = place.epoch, place.position
         if consumed is not None:
             position = min(self._start + consumed * self.num_replicas, len(self.dataset))  # type: ignore[arg-type]
-        return self._state(epoch, position).to_dict()
+        return dict(self._state(epoch, position).to_dict())
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Let the next iteration go on where ``state_dict`` was taken, at any ``num_replicas``.

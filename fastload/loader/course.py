@@ -13,7 +13,7 @@ from torch.utils import data
 
 from fastload.engine.plan import Int64Array
 from fastload.loader.recognise import integers, recognise_batching
-from fastload.sampling import Indices, Order, Records, Share, batches_of
+from fastload.sampling import Indices, Order, Selection, Share, batches_of
 from fastload.sampling.cursor import Place
 
 __all__ = ["BatchInfo", "Course", "FollowedCourse", "GlobalBatch", "OrderedCourse", "SampledPlace"]
@@ -62,8 +62,9 @@ class GlobalBatch:
 class Course(Protocol):
     """What an iterator of one epoch follows. Batches are delivered in the order given, each once."""
 
-    sampler_state: Any
-    """What a user's sampler says of itself before the first batch."""
+    @property
+    def sampler_state(self) -> Any:
+        """What a user's sampler says of itself before the first batch."""
 
     def batches(self) -> Iterator[Indices]:
         """Yield this rank's batches."""
@@ -128,7 +129,7 @@ class FollowedCourse:
 
     sampler_state: Any = None
 
-    def __init__(self, loader: data.DataLoader[Any], records: Records, place: Place) -> None:
+    def __init__(self, loader: data.DataLoader[Any], records: Selection, place: Place) -> None:
         self._records = records
         self._epoch = place.epoch
         self._start = passed = place.position

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import inspect
 import itertools
@@ -19,6 +18,7 @@ from fastload.dataset import Dataset
 from fastload.engine import OnError, make_engine, why_not_native
 from fastload.errors import StateError, UsageError
 from fastload.format import parse_size
+from fastload.loader.arguments import Sharding, check_on_error
 from fastload.loader.course import BatchInfo, Course, FollowedCourse, GlobalBatch, OrderedCourse, SampledPlace
 from fastload.loader.deliver import (
     Deliver,
@@ -28,7 +28,7 @@ from fastload.loader.deliver import (
     deliver_sample,
 )
 from fastload.loader.iterator import EngineIterator, Job, Progress, SpareEngine
-from fastload.loader.layout import Layout, Sharding
+from fastload.loader.layout import Layout
 from fastload.loader.recognise import recognise_batching, recognise_sampler, unwrap, wrapped_inside
 from fastload.loader.sharding import process_topology, topology
 from fastload.sampler import DistributedSampler
@@ -114,13 +114,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         shuffle_window: int | str | None = None,
         pad: bool = True,
     ) -> None:
-        if on_error not in ("raise", "substitute", "skip"):
-            raise UsageError(f"unknown on_error {on_error!r}", hint="use 'raise', 'substitute' or 'skip'")
-        if on_error == "skip" and batch_size is None and batch_sampler is None:
-            raise UsageError(
-                "on_error='skip' shortens batches, and batch_size=None makes none",
-                hint="use on_error='substitute'",
-            )
+        check_on_error(on_error, singles=batch_size is None and batch_sampler is None)
         self.on_error = on_error
         self.seed = seed
         self.buffer_bytes = buffer_bytes
@@ -130,6 +124,13 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         self._native: Dataset | None = unwrap(dataset)
         self._sharding = Sharding(shard, mesh, global_batch_size, pad)
         self._sharding.check(batch_size, native=self._native is not None)
+        if shuffle_window is not None:
+            parse_size(shuffle_window)
+            if self._native is None or not (shuffle or sampler or batch_sampler):
+                raise UsageError(
+                    "shuffle_window bounds the shuffle of a fastload dataset",
+                    hint="give shuffle=True with it",
+                )
         self._sized = batch_sampler is not None or batch_size != 1
         if global_batch_size is not None and not self._sized:
             batch_size = global_batch_size
@@ -170,7 +171,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         self._warn()
 
     @property
-    def batch_size(self) -> int | None:  # type: ignore[override]
+    def batch_size(self) -> int | None:
         """Samples in a batch of this rank: what was given, or the largest share of ``global_batch_size``."""
         size: int | None = self._batch_size
         if size is None or self.global_batch_size is None:
@@ -356,7 +357,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         """
         layout = self._resumable()
         place = self._cursor.place
-        state = self._state(layout, self._resolve_seed(layout), place).to_dict()
+        state: dict[str, Any] = dict(self._state(layout, self._resolve_seed(layout), place).to_dict())
         if layout is None:
             sampled = place if isinstance(place, SampledPlace) else SampledPlace()
             state["sampler"] = {"complete": sampled.complete, "state": sampled.sampler}
@@ -447,9 +448,11 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         ``engine`` is ``"native"``, ``"python"`` or ``"torch"``; ``why_not_native`` says the reason in
         words, or is None. ``python_calls`` names the callables that run. ``order`` is ``"fastload"``, or
         ``"sampler"`` where one's indices are followed. ``batches``, ``samples`` and ``wait_seconds`` (spent
-        waiting for the engine) count the epoch so far, ``position`` the samples of all ranks. ``rejected``
-        counts the epoch's bad records and ``rejections`` tells of the first 100: path, record, field and
-        error (see ``on_error``). ``engine_counters`` are the engine's own while it lives.
+        waiting for the engine) count what this iteration gave, and ``pads`` the samples among them that
+        only even the ranks out; ``position`` counts the samples of all ranks since the epoch's beginning,
+        without pads. ``batch_info`` is the attribute of that name as a dict. ``rejected`` counts the epoch's
+        bad records and ``rejections`` tells of the first 100: path, record, field and error (see
+        ``on_error``). ``engine_counters`` are the engine's own while it lives.
         """
         if self._native is None:
             why = f"the dataset is a {type(self.dataset).__name__}, which torch's own machinery loads"
@@ -460,7 +463,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
             "why_not_native": why_not_native(self._native.plan()),
             "python_calls": self._native.look.calls(),
             "order": self._order,
-            **dataclasses.asdict(self._progress),
+            **self._progress.told(),
             "engine_counters": {} if iterator is None else dict(iterator.engine_stats()),
         }
 

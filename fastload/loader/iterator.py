@@ -44,6 +44,13 @@ class Progress(SampledPlace):
     rejections: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     info: BatchInfo | None = None
 
+    def told(self) -> dict[str, Any]:
+        """Return it as stats() does."""
+        told = dataclasses.asdict(self)
+        told["batch_info"] = told.pop("info")
+        del told["complete"], told["sampler"]
+        return told
+
     def reject(self, rejections: Sequence[Rejection]) -> None:
         """Count rejections, keep them for stats(), and warn of the first."""
         if rejections and not self.rejected:

@@ -6,42 +6,14 @@ import dataclasses
 from typing import Any
 
 from fastload.errors import UsageError
+from fastload.loader.arguments import Sharding
 from fastload.loader.course import OrderedCourse
 from fastload.loader.recognise import Batching, Shuffle
 from fastload.loader.sharding import topology
 from fastload.sampling import Records, Share, Window
 from fastload.sampling.cursor import Place
 
-__all__ = ["Layout", "Sharding"]
-
-
-@dataclasses.dataclass(frozen=True)
-class Sharding:
-    """What the user says of sharing out, as the DataLoader's arguments of the same names."""
-
-    shard: bool = False
-    mesh: Any = None
-    global_batch_size: int | None = None
-    pad: bool = True
-
-    def check(self, batch_size: int | None, *, native: bool) -> None:
-        """Raise UsageError for what cannot work, whatever the world will be."""
-        if not native and self != Sharding():
-            raise UsageError(
-                "shard, mesh, global_batch_size and pad are for fastload datasets",
-                hint="with another dataset give sampler=fastload.DistributedSampler(dataset)",
-            )
-        if self.global_batch_size is None:
-            return
-        if self.global_batch_size < 1:
-            raise UsageError(f"global_batch_size is {self.global_batch_size}", hint="give 1 or more")
-        if batch_size is None:
-            raise UsageError("batch_size=None makes no batches, and global_batch_size is given")
-
-    @property
-    def asked(self) -> bool:
-        """Whether ranks are to share the dataset out."""
-        return self.shard or self.mesh is not None
+__all__ = ["Layout"]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,7 +15,7 @@ from torch.utils import data
 import fastload
 from fastload import DataLoader
 from fastload.dataset import Dataset
-from fastload.errors import UsageError
+from fastload.errors import StateError, UsageError
 from fastload.loader import sharding
 from fastload.loader.sharding import Topology, topology
 from fastload.sampling import permute
@@ -138,12 +138,12 @@ def test_stats_say_it_too(ds: Dataset, world: World) -> None:
     world.topology = Topology(3, 4)
     loader = make(ds, shard=True, batch_size=20)
     assert loader.batch_info is None
-    assert loader.stats()["info"] is None
+    assert loader.stats()["batch_info"] is None
     list(loader)
     stats = loader.stats()
     assert (stats["position"], stats["samples"], stats["pads"]) == (53, 14, 1)
-    assert stats["info"]["positions"].tolist()[-1] == 55
-    assert stats["info"]["global_samples"] == 53
+    assert stats["batch_info"]["positions"].tolist()[-1] == 55
+    assert stats["batch_info"]["global_samples"] == 53
 
 
 def test_the_world_is_read_when_asked(ds: Dataset, world: World) -> None:
@@ -172,6 +172,22 @@ def test_batch_size_and_global_batch_size(ds: Dataset, world: World) -> None:
         make(ds, global_batch_size=0)
     world.topology = Topology(1, 4)
     assert [len(batch["x"]) for batch in make(ds, global_batch_size=7)][:2] == [7, 7]
+
+
+def test_a_shuffle_window(ds: Dataset, world: World) -> None:
+    ranks = all_ranks(world, 2, ds, shard=True, batch_size=5, shuffle_window="300")
+    window = ds.window(300)
+    expected = ds.selection.order(3, 0, shuffle=True, window=window).locate(torch.arange(COUNT).numpy())[1]
+    assert joined(ranks) == [expected[low : low + 10].tolist() for low in range(0, COUNT, 10)]
+    loader = make(ds, shuffle_window="300", batch_size=5)
+    assert loader.shuffle_window == "300"
+    assert loader.state_dict()["window"] == [window.streams, window.block]
+    with pytest.raises(StateError, match="shuffle window"):
+        make(ds, batch_size=5).load_state_dict(loader.state_dict())
+    with pytest.raises(UsageError, match="shuffle=True"):
+        make(ds, shuffle=False, shuffle_window="300")
+    with pytest.raises(UsageError):
+        make(ds, shuffle_window="much")
 
 
 def test_sharding_twice(ds: Dataset, world: World) -> None:
