@@ -18,7 +18,7 @@ from fastload.dataset import Dataset
 from fastload.engine import OnError, make_engine, why_not_native
 from fastload.errors import StateError, UsageError
 from fastload.format import parse_size
-from fastload.loader.arguments import Sharding, check_on_error
+from fastload.loader.arguments import Sharding, check_on_error, check_window
 from fastload.loader.course import BatchInfo, Course, FollowedCourse, GlobalBatch, OrderedCourse, SampledPlace
 from fastload.loader.deliver import (
     Deliver,
@@ -124,13 +124,8 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         self._native: Dataset | None = unwrap(dataset)
         self._sharding = Sharding(shard, mesh, global_batch_size, pad)
         self._sharding.check(batch_size, native=self._native is not None)
-        if shuffle_window is not None:
-            parse_size(shuffle_window)
-            if self._native is None or not (shuffle or sampler or batch_sampler):
-                raise UsageError(
-                    "shuffle_window bounds the shuffle of a fastload dataset",
-                    hint="give shuffle=True with it",
-                )
+        plain = not shuffle and sampler is None and batch_sampler is None
+        check_window(shuffle_window, shuffled=self._native is not None and not plain)
         self._sized = batch_sampler is not None or batch_size != 1
         if global_batch_size is not None and not self._sized:
             batch_size = global_batch_size
