@@ -19,6 +19,7 @@ from fastload.cli.export import export
 from fastload.cli.look import head, info
 from fastload.cli.maintain import gc, merge, repair, verify
 from fastload.cli.output import print_json, warn
+from fastload.cli.plan import plan
 from fastload.errors import FastloadError, UsageError
 
 FAILED, USAGE = 1, 2
@@ -55,7 +56,7 @@ def app() -> None:
     """
 
 
-for command in (convert, info, head, verify, repair, gc, merge, export, bench):
+for command in (convert, info, head, verify, repair, gc, merge, export, bench, plan):
     app.add_command(command)
 
 

@@ -14,12 +14,14 @@ _UNITS = {
     "m": 10**6,
     "g": 10**9,
     "t": 10**12,
+    "p": 10**15,
     "ki": 1 << 10,
     "mi": 1 << 20,
     "gi": 1 << 30,
     "ti": 1 << 40,
+    "pi": 1 << 50,
 }
-_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?\s*", re.IGNORECASE)
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgtp]i?)?b?\s*", re.IGNORECASE)
 
 
 def parse_size(size: int | str) -> int:

@@ -58,7 +58,7 @@ class WindowOrder:
 
     The chunks, permuted, make a line of ``count`` entries, which is cut into as many pieces as there are
     streams. Position p is the (p div streams)-th of stream p mod streams; within its piece every block of
-    entries is permuted.
+    entries is permuted. ``piece_starts`` and ``piece_sizes`` say where on the line each stream's piece lies.
     """
 
     def __init__(self, window: Window, count: int, seed: int, epoch: int) -> None:
@@ -73,10 +73,10 @@ class WindowOrder:
         self._chunk_places = np.cumsum(sizes) - sizes
         self._key = np.array([permutation_key(seed, epoch)], np.uint64)
         streams = window.streams
-        self._sizes = count // streams + (np.arange(streams) < count % streams)
+        self.piece_sizes = count // streams + (np.arange(streams) < count % streams)
         turned = _bits_reversed(streams)
-        piece_sizes = self._sizes[turned]
-        self._starts = (np.cumsum(piece_sizes) - piece_sizes)[turned]
+        along = self.piece_sizes[turned]
+        self.piece_starts = (np.cumsum(along) - along)[turned]
 
     def entries(self, positions: Int64Array) -> Int64Array:
         """Return the entries at ``positions``, each in [0, count): int64."""
@@ -85,9 +85,9 @@ class WindowOrder:
         row = positions >> streams.bit_length() - 1
         number = row // block
         first = number * block
-        counts = np.minimum(self._sizes[stream] - first, block)
+        counts = np.minimum(self.piece_sizes[stream] - first, block)
         keys = absorb(absorb(self._key, stream), number)
-        return self.entries_at(self._starts[stream] + first + permute_each(row - first, counts, keys))
+        return self.entries_at(self.piece_starts[stream] + first + permute_each(row - first, counts, keys))
 
     def entries_at(self, places: Int64Array) -> Int64Array:
         """Return the entries at these places of the line of permuted chunks."""
@@ -99,10 +99,6 @@ class WindowOrder:
         """Return which chunks of the line, counted along it, have these places."""
         found: Int64Array = np.searchsorted(self._chunk_places, places, side="right") - 1
         return found
-
-    def piece(self, stream: int) -> tuple[int, int]:
-        """Return where a stream's piece of the line begins, and its size."""
-        return int(self._starts[stream]), int(self._sizes[stream])
 
 
 def _bits_reversed(count: int) -> Int64Array:

@@ -149,7 +149,7 @@ def test_records_stay_within_their_window(count: int, seed: int, epoch: int, dat
     assert np.array_equal(np.sort(line), positions)
     pieces = []
     for stream in range(window.streams):
-        begin, size = order.piece(stream)
+        begin, size = int(order.piece_starts[stream]), int(order.piece_sizes[stream])
         pieces.append((begin, size))
         mine = entries[stream :: window.streams]
         here = line[begin : begin + size].tolist()

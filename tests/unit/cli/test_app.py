@@ -125,3 +125,53 @@ def test_contact_sheet_needs_images(
 ) -> None:
     assert call("head", record_dataset, "--images", str(tmp_path / "x.html")) == 2
     assert "no image field" in capsys.readouterr().err
+
+
+def test_plan_of_a_dataset(record_dataset: str, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("plan", record_dataset, "--ranks", "4", "--nodes", "2", "--batch-size", "8")
+    assert call(*arguments, "--shuffle-window", "10kB", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["records"] == 100
+    assert (found["batches"], found["pads"], found["global_batch_size"]) == (4, 0, 32)
+    assert found["rank_samples"] == [25, 25]
+    assert found["node_samples"] == [50, 50]
+    assert found["window"]["streams"] == 1
+    assert call(*arguments, "--no-shuffle", "--drop-last") == 0
+    printed = capsys.readouterr().out
+    assert "on 2 nodes of 2 ranks, in order, seed 0" in printed
+    assert "3 of 32" in printed
+
+
+def test_plan_of_what_is_only_described(capsys: pytest.CaptureFixture[str]) -> None:
+    described = ("plan", "--records", "10_000_000_000", "--shards", "100,000", "--bytes", "1.5PB")
+    assert call(*described, "--ranks", "4096", "--ranks-per-node", "8", "--batch-size", "256", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["records"], found["shards_in_all"], found["bytes"]) == (10**10, 10**5, 15 * 10**14)
+    assert found["batches"] == 9537
+    assert call("plan", "--records", "1000", "--bytes", "512000000", "--no-pad", "--ranks", "3") == 0
+    printed = capsys.readouterr().out
+    assert "1,000 records, 512.0 MB in 2 shards, on 1 node of 3 ranks, shuffled, seed 0, epoch 0" in printed
+    assert "333 to 334" in printed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ((), "name a DATASET, or describe one"),
+        (("d.fl", "--records", "5"), "--records describes a dataset"),
+        (("--records", "0", "--bytes", "5"), "0 is below 1"),
+        (("--records", "many", "--bytes", "5"), "'many' is not a whole number"),
+        (("--records", "5", "--bytes", "5", "--ranks", "7", "--nodes", "2"), "2 nodes cannot have"),
+        (("--records", "5", "--bytes", "5", "--nodes", "1", "--ranks-per-node", "1"), "exclude each other"),
+        (("--records", "5", "--bytes", "5", "--no-shuffle", "--shuffle-window", "1MB"), "exclude each other"),
+        (("--records", "5", "--bytes", "5", "--batch-size", "1", "--global-batch-size", "1"), "exclude"),
+        (
+            ("--records", "5", "--bytes", "5", "--ranks", "4", "--global-batch-size", "3"),
+            "of 3 samples for 4",
+        ),
+        (("--records", "5", "--bytes", "lots"), "'lots' is not a size"),
+    ],
+)
+def test_plan_usage(arguments: tuple[str, ...], text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("plan", *arguments) == 2
+    assert text in capsys.readouterr().err
