@@ -1,9 +1,14 @@
 // The kernels of every instruction set of this machine against the plain ones, bit for bit, on random sizes,
 // channels, layouts and types; conversions to float16 and bfloat16 against known values.
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cmath>
-#include <cstring>
+#include <memory>
+#include <new>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "check.h"
@@ -15,6 +20,39 @@ namespace {
 
 using namespace fastload;
 using namespace fastload::image;
+
+// Values whose end is the end of accessible memory: a kernel that reads or writes past it is killed, also
+// where no sanitizer runs.
+template <typename Value>
+class Edge {
+ public:
+  explicit Edge(const std::vector<Value>& values) : Edge(values.size()) {
+    std::copy(values.begin(), values.end(), data());
+  }
+  explicit Edge(std::size_t count) : count_(count) {
+    const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+    length_ = (count * sizeof(Value) + page - 1) / page * page + page;
+    void* base = mmap(nullptr, length_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (base == MAP_FAILED) throw std::bad_alloc();
+    base_ = static_cast<std::byte*>(base);
+    mprotect(base_ + length_ - page, page, PROT_NONE);
+    data_ = reinterpret_cast<Value*>(base_ + length_ - page) - count;
+  }
+  Edge(const Edge&) = delete;
+  Edge& operator=(const Edge&) = delete;
+  ~Edge() { munmap(base_, length_); }
+
+  Value* data() const { return data_; }
+  bool operator==(const std::vector<Value>& other) const {
+    return std::equal(data_, data_ + count_, other.begin(), other.end());
+  }
+
+ private:
+  std::size_t count_;
+  std::size_t length_ = 0;
+  std::byte* base_ = nullptr;
+  Value* data_ = nullptr;
+};
 
 class Draw {
  public:
@@ -47,12 +85,14 @@ void test_blend_rows(Draw& draw) {
   for (int round = 0; round < 3000; ++round) {
     const std::size_t count = 1 + draw.below(round % 3 == 0 ? 40 : 400);
     const auto pairs = 1 + draw.below(12);
-    std::vector<std::vector<std::uint8_t>> held;  // each exactly as long as it is, for the sanitizers
+    std::vector<std::unique_ptr<Edge<std::uint8_t>>> held;
     std::vector<const std::uint8_t*> rows;
     std::vector<std::int32_t> weights;
     std::uint32_t left = 1u << kFastBits;
-    for (std::size_t k = 0; k < 2 * pairs; ++k) held.push_back(draw.bytes(count));
-    for (std::size_t k = 0; k < 2 * pairs; ++k) rows.push_back(held[k].data());
+    for (std::size_t k = 0; k < 2 * pairs; ++k) {
+      held.push_back(std::make_unique<Edge<std::uint8_t>>(draw.bytes(count)));
+      rows.push_back(held.back()->data());
+    }
     for (std::size_t p = 0; p < pairs; ++p) {
       const auto first = static_cast<std::uint32_t>(draw.below(left + 1));
       const auto second =
@@ -60,7 +100,8 @@ void test_blend_rows(Draw& draw) {
       left -= first + second;
       weights.push_back(static_cast<std::int32_t>(first | second << 16));
     }
-    std::vector<std::int16_t> expected(count), made(count);
+    std::vector<std::int16_t> expected(count);
+    const Edge<std::int16_t> made(count);
     plain.blend_rows(rows.data(), weights.data(), static_cast<int>(pairs), count, expected.data());
     for (const Simd set : available_simd()) {
       table_of(set).blend_rows(rows.data(), weights.data(), static_cast<int>(pairs), count, made.data());
@@ -70,7 +111,7 @@ void test_blend_rows(Draw& draw) {
 }
 
 // What a pass of one axis over `width` pixels gives, and only that: not what is written beyond.
-std::vector<std::uint8_t> columns_of(const Kernels& table, const std::vector<std::int16_t>& row,
+std::vector<std::uint8_t> columns_of(const Kernels& table, const Edge<std::int16_t>& row,
                                      const Columns& columns, std::size_t outputs, bool planar) {
   const auto channels = static_cast<std::size_t>(columns.channels);
   const RowLayout layout{planar, outputs + 32};
@@ -128,11 +169,12 @@ void test_blend_columns(Draw& draw) {
     const auto pixels = draw.bytes(row.size());
     for (std::size_t i = 0; i < row.size(); ++i)
       row[i] = static_cast<std::int16_t>(wide || i >= count ? pixels[i] : pixels[i] << kMiddleBits);
+    const Edge<std::int16_t> edge(row);
     for (const bool planar : {false, true}) {
       const auto expected =
           columns_by_definition(row, axis, static_cast<std::size_t>(channels), wide, planar);
       for (const Simd set : available_simd())
-        CHECK(columns_of(table_of(set), row, plan.columns(), static_cast<std::size_t>(outputs), planar) ==
+        CHECK(columns_of(table_of(set), edge, plan.columns(), static_cast<std::size_t>(outputs), planar) ==
               expected);
     }
   }
@@ -141,7 +183,7 @@ void test_blend_columns(Draw& draw) {
 void test_deinterleave(Draw& draw) {
   for (int round = 0; round < 500; ++round) {
     const std::size_t pixels = draw.below(200), stride = pixels + 32;
-    const auto in = draw.bytes(3 * pixels);
+    const Edge<std::uint8_t> in(draw.bytes(3 * pixels));
     std::vector<std::uint8_t> expected(3 * stride);
     find_plain()->deinterleave(in.data(), pixels, expected.data(), stride);
     for (const Simd set : available_simd()) {
@@ -162,12 +204,12 @@ void test_convert(Draw& draw) {
     }
     const std::size_t count = draw.below(200);
     // Of ones, all floats there are near the ends and between the values of the smaller types.
-    const auto in = draw.below(2) != 0 ? draw.bytes(count) : std::vector<std::uint8_t>(count, 1);
+    const Edge<std::uint8_t> in(draw.below(2) != 0 ? draw.bytes(count) : std::vector<std::uint8_t>(count, 1));
     for (const auto type : {ElementType::float16, ElementType::bfloat16, ElementType::float32}) {
       std::vector<std::byte> expected(count * (type == ElementType::float32 ? 4 : 2));
       find_plain()->convert(in.data(), count, scale, offset, type, expected.data());
       for (const Simd set : available_simd()) {
-        std::vector<std::byte> made(expected.size());
+        const Edge<std::byte> made(expected.size());
         table_of(set).convert(in.data(), count, scale, offset, type, made.data());
         CHECK(made == expected);
       }
@@ -177,14 +219,15 @@ void test_convert(Draw& draw) {
 
 void test_mix(Draw& draw) {
   for (int round = 0; round < 3000; ++round) {
-    const auto data = draw.bytes(draw.below(300)), seconds = draw.bytes(data.size());
+    const auto data = draw.bytes(draw.below(300));
+    const Edge<std::uint8_t> seconds(draw.bytes(data.size()));
     const float own = static_cast<float>(draw.below(4000)) / 1000.0f, other = 1.0f - own;
     const bool has_seconds = draw.below(2) != 0;
     const float added = has_seconds ? other : draw.below(3) == 0 ? 1e20f : other * draw.byte();
     auto expected = data;
     find_plain()->mix(expected.data(), has_seconds ? seconds.data() : nullptr, data.size(), own, added);
     for (const Simd set : available_simd()) {
-      auto made = data;
+      const Edge<std::uint8_t> made(data);
       table_of(set).mix(made.data(), has_seconds ? seconds.data() : nullptr, data.size(), own, added);
       CHECK(made == expected);
     }
