@@ -43,12 +43,15 @@ def make_dataset(path: Path, count: int = 64) -> None:
             writer.append({"number": number, "image": image, "label": number % 4})
 
 
-def make_loader(path: Path) -> fastload.DataLoader[Any]:
-    """Return the training loader. Nothing in it depends on how many processes there are."""
+def make_loader(path: Path, mesh: Any = None) -> fastload.DataLoader[Any]:
+    """Return the training loader. Nothing in it depends on how many processes there are.
+
+    With tensor or pipeline parallelism give the DeviceMesh.
+    """
     floats = [T.ToDtype(torch.float32, scale=True), T.Normalize((0.5,) * 3, (0.5,) * 3)]
     ds = fastload.open(path).transform(image=[T.RandomResizedCrop(16), T.RandomHorizontalFlip(), *floats])
     return fastload.DataLoader(
-        ds, global_batch_size=GLOBAL_BATCH, shuffle=True, num_workers=1, seed=0, shard=True
+        ds, global_batch_size=GLOBAL_BATCH, shuffle=True, num_workers=1, seed=0, shard=True, mesh=mesh
     )
 
 

@@ -89,6 +89,11 @@ class OrderedCourse:
     def batches(self) -> Iterator[Indices]:
         return batches_of(self.order, self.share, self.start)
 
+    @property
+    def batch_count(self) -> int:
+        """How many batches this rank gets."""
+        return self.share.batch_count(self.order.count, self.start)
+
     def deliver(self, place: Place, number: int, positions: Int64Array) -> BatchInfo:
         first = self.start + number * self.share.global_batch
         place.position = min(first + self.share.global_batch, self.order.count)

@@ -32,7 +32,7 @@ from fastload.loader.layout import Layout
 from fastload.loader.recognise import recognise_batching, recognise_sampler, unwrap, wrapped_inside
 from fastload.loader.sharding import process_topology, topology
 from fastload.sampler import DistributedSampler
-from fastload.sampling import OrderState, Window
+from fastload.sampling import ENDLESS, OrderState, Window
 from fastload.sampling.cursor import Cursor, Place
 from fastload.staging import PinnedBatch, pin_available
 from fastload.transforms.random import DRAWS_VERSION
@@ -269,13 +269,18 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         if layout is None:
             place = self._cursor.peek(lambda place: isinstance(place, SampledPlace) and place.complete)
             return place, FollowedCourse(self, self._native.selection, place)
-        place = self._cursor.peek(lambda place: not layout.batch_count(seed, place))
+        place = self._cursor.peek(lambda place: not layout.course(seed, place).batch_count)
         return place, layout.course(seed, place)
 
     def __len__(self) -> int:
-        """Return how many batches a whole epoch has on this rank."""
+        """Return how many batches a whole epoch has on this rank. Raises TypeError if it never ends."""
         layout = None if self._native is None else self._layout()
-        return super().__len__() if layout is None else layout.batch_count(self._seed_used or 0, Place())
+        if layout is None:
+            return super().__len__()
+        course = layout.course(self._seed_used or 0, Place())
+        if course.order.count >= ENDLESS:
+            raise TypeError("an endless dataset has no number of batches")
+        return course.batch_count
 
     # --- iteration -------------------------------------------------------------------------------------
 
@@ -379,6 +384,10 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         own = self._own_seed(layout)
         self._state(layout, state.seed if own is None else own, Place()).check_same(state)
         self._seed_used = state.seed
+        distributed = None if layout is None else layout.sampler.distributed
+        if distributed is not None and not isinstance(distributed, DistributedSampler):
+            # So that set_epoch is heard also if it names the epoch that the sampler has already.
+            distributed.epoch = self._sampler_epoch = -1
         if sampler is None:
             self._cursor.load(Place(state.epoch, state.position))
         else:

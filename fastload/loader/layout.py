@@ -51,8 +51,3 @@ class Layout:
         """Return what this process does in an epoch from ``place`` on."""
         order = self.records.order(seed, place.epoch, shuffle=self.sampler.shuffle, window=self.window)
         return OrderedCourse(order, self.share(), place.epoch, place.position)
-
-    def batch_count(self, seed: int, place: Place) -> int:
-        """Return how many batches this process gets from ``place`` on."""
-        course = self.course(seed, place)
-        return course.share.batch_count(course.order.count, place.position)

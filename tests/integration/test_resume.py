@@ -60,8 +60,17 @@ class Run:
         self.folder = folder
         resume.make_dataset(folder / "data.fl", COUNT)
 
-    def train(self, log: str, world: int, engine: str, kill_step: int = NEVER, kill_rank: int = 0) -> None:
-        arguments = [self.folder, self.folder / log, EPOCHS, kill_step, kill_rank]
+    def train(
+        self,
+        log: str,
+        world: int,
+        engine: str,
+        *,
+        copies: int = 1,
+        kill_step: int = NEVER,
+        kill_rank: int = 0,
+    ) -> None:
+        arguments = [self.folder, self.folder / log, EPOCHS, copies, kill_step, kill_rank]
         status, said = launch(world, WORKER, *arguments, engine=engine)
         assert (status != 0) == (kill_step != NEVER), said[-6000:]
 
@@ -100,8 +109,9 @@ def test_a_killed_run_goes_on_at_another_world_size(tmp_path: Path) -> None:
         assert sorted(expected[epoch, position][1] for position in range(COUNT)) == list(range(COUNT))
 
     begins = (0, 0)
-    for log, world, kill in [("a", 2, kills[0]), ("b", 4, kills[1]), ("c", 2, NEVER)]:
-        killed.train(log, world, engines.pop(0), kill, chance.randrange(world))
+    for log, world, copies, kill in [("a", 2, 1, kills[0]), ("b", 4, 1, kills[1]), ("c", 4, 2, NEVER)]:
+        victim = chance.randrange(world)
+        killed.train(log, world, engines.pop(0), copies=copies, kill_step=kill, kill_rank=victim)
         got = killed.samples(log)
         assert min(got) == begins
         assert {place: sample for place, sample in got.items() if expected[place] != sample} == {}
@@ -112,6 +122,7 @@ def test_a_killed_run_goes_on_at_another_world_size(tmp_path: Path) -> None:
         assert set(done) <= set(got)
         epoch, position = killed.saved()
         begins = (epoch + 1, 0) if position == COUNT else (epoch, position)
+    assert killed.samples("c-copy") == got
     assert np.allclose(killed.weights("c"), whole.weights("log"), atol=1e-5)
 
 

@@ -174,6 +174,22 @@ def test_set_epoch_of_a_torch_sampler_after_loading(ds: Dataset) -> None:
         assert flat(again) == (order(6) if told == 6 else order(5)[10:])
 
 
+def test_the_end_of_the_first_epoch_with_a_torch_sampler(ds: Dataset) -> None:
+    def distributed() -> DataLoader[Any]:
+        return make(ds, shuffle=None, seed=None, sampler=data.DistributedSampler(ds, 1, 0, seed=3))
+
+    loader = distributed()
+    flat(loader)
+    again = distributed()
+    again.load_state_dict(loader.state_dict())
+    again.sampler.set_epoch(0)  # the epoch that a new sampler is in, named all the same
+    assert flat(again) == []
+    again.sampler.set_epoch(1)
+    assert flat(again) == order(1)
+    again.load_state_dict(loader.state_dict())
+    assert flat(again) == order(1)  # nothing named
+
+
 def test_loading_twice_and_beside_live_iterators(ds: Dataset) -> None:
     loader = make(ds)
     live = iter(loader)
