@@ -16,7 +16,7 @@ from torch.utils import data
 
 from fastload.dataset import Dataset
 from fastload.engine import OnError, make_engine, why_not_native
-from fastload.errors import StateError, UsageError
+from fastload.errors import UsageError
 from fastload.format import parse_size
 from fastload.loader.arguments import Sharding, check_on_error, check_window
 from fastload.loader.course import BatchInfo, Course, FollowedCourse, GlobalBatch, OrderedCourse, SampledPlace
@@ -31,11 +31,11 @@ from fastload.loader.iterator import EngineIterator, Job, Progress, SpareEngine
 from fastload.loader.layout import Layout
 from fastload.loader.recognise import recognise_batching, recognise_sampler, unwrap, wrapped_inside
 from fastload.loader.sharding import process_topology, topology
+from fastload.loader.state import read, state_of, written
 from fastload.sampler import DistributedSampler
 from fastload.sampling import ENDLESS, OrderState, Window
 from fastload.sampling.cursor import Cursor, Place
 from fastload.staging import PinnedBatch, pin_available
-from fastload.transforms.random import DRAWS_VERSION
 
 __all__ = ["DataLoader"]
 
@@ -357,11 +357,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         """
         layout = self._resumable()
         place = self._cursor.place
-        state: dict[str, Any] = dict(self._state(layout, self._resolve_seed(layout), place).to_dict())
-        if layout is None:
-            sampled = place if isinstance(place, SampledPlace) else SampledPlace()
-            state["sampler"] = {"complete": sampled.complete, "state": sampled.sampler}
-        return state
+        return written(self._state(layout, self._resolve_seed(layout), place), place, followed=layout is None)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Let the next iteration go on where ``state_dict`` was taken. Iterators that live are left alone.
@@ -370,30 +366,15 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         UsageError for a dataset that is not fastload's.
         """
         layout = self._resumable()
-        values = dict(state_dict)
-        sampler = values.pop("sampler", None)
-        if (sampler is None) != (layout is not None):
-            theirs, mine = (
-                ("fastload's order", "a sampler's") if layout is None else ("a sampler's", "fastload's")
-            )
-            raise StateError(
-                f"the state is of {theirs}, and this loader follows {mine}",
-                hint="give the loader the sampler that it had when the state was saved",
-            )
-        state = OrderState.from_dict(values)
+        state, place = read(state_dict, followed=layout is None)
         own = self._own_seed(layout)
-        self._state(layout, state.seed if own is None else own, Place()).check_same(state)
-        self._seed_used = state.seed
+        self._state(layout, state.seed if own is None else own, place).check_same(state)
         distributed = None if layout is None else layout.sampler.distributed
         if distributed is not None and not isinstance(distributed, DistributedSampler):
             # So that set_epoch is heard also if it names the epoch that the sampler has already.
             distributed.epoch = self._sampler_epoch = -1
-        if sampler is None:
-            self._cursor.load(Place(state.epoch, state.position))
-        else:
-            self._cursor.load(
-                SampledPlace(state.epoch, state.position, bool(sampler["complete"]), sampler["state"])
-            )
+        self._seed_used = state.seed
+        self._cursor.load(place)
 
     def _resumable(self) -> Layout | None:
         if self._native is None:
@@ -406,17 +387,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         return layout
 
     def _state(self, layout: Layout | None, seed: int, place: Place) -> OrderState:
-        window = None if layout is None else layout.window
-        return OrderState(
-            epoch=place.epoch,
-            position=place.position,
-            seed=seed,
-            draws=DRAWS_VERSION,
-            shuffle=layout is not None and layout.sampler.shuffle,
-            window=None if window is None else (window.streams, window.block),
-            count=len(cast(Dataset, self._native)),
-            fingerprint=self._fingerprint,
-        )
+        return state_of(layout, len(cast(Dataset, self._native)), self._fingerprint, seed, place)
 
     @functools.cached_property
     def _fingerprint(self) -> str:
@@ -438,7 +409,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         if layout is None:
             raise UsageError("the batches of a sampler of your own cannot be known", hint="ask the sampler")
         iterator = self._latest() if self._latest is not None else None
-        if iterator is not None and iterator.live:
+        if iterator is not None and iterator.live and self._cursor.place is self._progress:
             course = layout.course(self._resolve_seed(layout), self._progress)
         else:
             course = cast(OrderedCourse, self._next_course(layout)[1])

@@ -229,8 +229,9 @@ def test_what_is_refused(ds: Dataset) -> None:
         with pytest.raises(StateError, match="the state is of another order"):
             other.load_state_dict(state)
         assert other.state_dict()["position"] == 0
-    with pytest.raises(StateError):
-        loader.load_state_dict({})
+    for malformed in ({}, None, "state", [1]):
+        with pytest.raises(StateError):
+            loader.load_state_dict(malformed)  # type: ignore[arg-type]
     with pytest.raises(StateError):
         loader.load_state_dict({**state, "version": 99})
     with pytest.raises(UsageError, match="no state to save"):
@@ -407,6 +408,8 @@ def test_other_samplers(ds: Dataset, kind: Any) -> None:
     again.load_state_dict(end)
     again.set_epoch(end["epoch"])
     assert flat(again) == []
+    with pytest.raises(StateError, match="'sampler' of the state is 3"):
+        again.load_state_dict({**state, "sampler": 3})
     with pytest.raises(StateError, match="sampler"):
         make(ds).load_state_dict(state)
     with pytest.raises(StateError, match="sampler"):
@@ -437,8 +440,10 @@ def test_plan(ds: Dataset) -> None:
     assert take(iterator, 1) == order(0)[45:50]
     del iterator
     assert loader.plan(1)[0].records.tolist() == order(1)[:5]
+    live = iter(loader)
     loader.load_state_dict({**state, "position": 30})
     assert loader.plan(1)[0].records.tolist() == order(0)[30:35]
+    del live
     assert flat(loader) == order(0)[30:]
     with pytest.raises(UsageError, match="sampler"):
         make(ds, shuffle=None, sampler=Backwards()).plan(1)
