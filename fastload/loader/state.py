@@ -18,7 +18,7 @@ _HINT = "give the loader the sampler that it had when the state was saved"
 
 
 def state_of(layout: Layout | None, count: int, fingerprint: str, seed: int, place: Place) -> OrderState:
-    """Return the state at ``place`` of a loader of ``count`` records; without a layout it follows a sampler."""
+    """Return a loader's state at ``place``; without a layout the indices of a sampler are followed."""
     window = None if layout is None else layout.window
     return OrderState(
         epoch=place.epoch,
