@@ -16,6 +16,7 @@
 #include "image/geometry.h"
 #include "image/jpeg.h"
 #include "image/jpeg_segment.h"
+#include "image/planes.h"
 #include "image/program.h"
 #include "image/resize.h"
 #include "image/simd.h"
@@ -120,9 +121,11 @@ int main(int argc, char** argv) {
               decoder.decode(resizer.prepare(passes[i][0], 3), 3, {.by_segments = by_segments});
             });
   }
-  measure("rewritten, the part by segments, quick", images.size(), [&](std::size_t i) {
+  PlaneResizer planes;
+  measure("rewritten, its planes", images.size(), [&](std::size_t i) {
     decoder.open(segmented[i]);
-    decoder.decode(resizer.prepare(passes[i][0], 3), 3, {.quick = true});
+    planes.prepare(passes[i][0], decoder.sampling(), sizes[i], 1);
+    decoder.decode_planes(planes.part());
   });
   const auto scratch = Scratch::make();
   measure_program("program, uint8 NCHW", images, kCrop, *scratch);

@@ -1,6 +1,7 @@
 #include "image/jpeg.h"
 
 #include <algorithm>
+#include <array>
 #include <csetjmp>
 #include <string>
 
@@ -48,6 +49,24 @@ void convert_cmyk(std::uint8_t* pixels, std::size_t count, int channels) {
   }
 }
 
+int block_side(const jpeg_component_info& component) {
+#if JPEG_LIB_VERSION >= 70
+  return component.DCT_h_scaled_size;
+#else
+  return component.DCT_scaled_size;
+#endif
+}
+
+Sampling sampling_of(const jpeg_decompress_struct& codec) {
+  Sampling sampling;
+  sampling.components = std::min(codec.num_components, 4);
+  for (std::size_t c = 0; c < static_cast<std::size_t>(sampling.components); ++c) {
+    sampling.horizontal[c] = codec.comp_info[c].h_samp_factor;
+    sampling.vertical[c] = codec.comp_info[c].v_samp_factor;
+  }
+  return sampling;
+}
+
 }  // namespace
 
 bool is_jpeg(std::span<const std::byte> encoded) {
@@ -77,6 +96,18 @@ struct JpegDecoder::State {
   JDIMENSION left = 0;  // the first column decoded
   JDIMENSION width = 0;
 
+  // The same for run_start_planes() and run_read_planes(), which count in rows of MCUs.
+  struct Target {
+    std::uint8_t* data;
+    std::size_t stride;
+    int rows;  // to an MCU row
+  };
+  std::array<PlaneGrid, 3> grids;
+  std::array<Target, 3> targets;
+  JDIMENSION first_row = 0;
+  JDIMENSION last_row = 0;
+  JDIMENSION lines = 0;  // of the image to an MCU row
+
   static State& of(j_common_ptr codec) { return *static_cast<State*>(codec->client_data); }
 
   [[noreturn]] static void fail(j_common_ptr codec) {
@@ -93,8 +124,12 @@ struct JpegDecoder::State {
   bool run_open();
   bool run_start(int channels, const DecodeChoice& choice);
   bool run_read();
+  bool run_start_planes(const DecodeChoice& choice);
+  bool run_read_planes();
+  void begin_output(const DecodeChoice& choice);
   void choose_columns();
   void read_rows();
+  void need_planes(bool needed);
 };
 
 void JpegDecoder::State::start() {
@@ -161,20 +196,24 @@ void JpegDecoder::State::read_rows() {
   }
 }
 
-bool JpegDecoder::State::run_start(int channels, const DecodeChoice& choice) {
-  if (setjmp(jump) != 0) return false;
-  const bool four = codec.jpeg_color_space == JCS_CMYK || codec.jpeg_color_space == JCS_YCCK;
-  codec.out_color_space = four ? JCS_CMYK : channels == 1 ? JCS_GRAYSCALE : JCS_RGB;
+void JpegDecoder::State::begin_output(const DecodeChoice& choice) {
   codec.scale_num = 1;
   codec.scale_denom = static_cast<unsigned>(choice.denominator);
-  codec.dct_method = choice.quick ? JDCT_IFAST : JDCT_ISLOW;
-  codec.do_fancy_upsampling = !choice.quick;
+  // Samples of divided planes are means of wide areas: interpolating them would blur more than the resize.
+  codec.do_fancy_upsampling = choice.denominator == 1;
   const bool multiple = jpeg_has_multiple_scans(&codec);
   jpeg_start_decompress(&codec);  // reads all of the data where there are multiple scans
   if (multiple && source.ended) fail_with("truncated");
   // Data that does not end in an end marker may be cut off below the window; it must not depend on the window
   // whether an image is readable.
   through_end = !multiple && !has_end;
+}
+
+bool JpegDecoder::State::run_start(int channels, const DecodeChoice& choice) {
+  if (setjmp(jump) != 0) return false;
+  const bool four = codec.jpeg_color_space == JCS_CMYK || codec.jpeg_color_space == JCS_YCCK;
+  codec.out_color_space = four ? JCS_CMYK : channels == 1 ? JCS_GRAYSCALE : JCS_RGB;
+  begin_output(choice);
   if (has_all_coefficients(codec)) {
     choose_columns();
   } else {
@@ -187,6 +226,55 @@ bool JpegDecoder::State::run_start(int channels, const DecodeChoice& choice) {
 bool JpegDecoder::State::run_read() {
   if (setjmp(jump) != 0) return false;
   read_rows();
+  return true;
+}
+
+bool JpegDecoder::State::run_start_planes(const DecodeChoice& choice) {
+  if (setjmp(jump) != 0) return false;
+  codec.raw_data_out = TRUE;
+  begin_output(choice);
+  std::int64_t margin = 0;
+  for (int c = 0; c < codec.num_components; ++c) {
+    const PlaneGrid& grid = grids[static_cast<std::size_t>(c)];
+    const jpeg_component_info& component = codec.comp_info[c];
+    Target& target = targets[static_cast<std::size_t>(c)];
+    if (block_side(component) != grid.block)
+      fail_with("its planes have not the sizes that its header states");
+    target.rows = component.v_samp_factor * grid.block;
+    target.stride =
+        static_cast<std::size_t>(component.width_in_blocks) * static_cast<std::size_t>(grid.block);
+    if (grid.interpolated) margin = std::max<std::int64_t>(margin, grid.down);
+  }
+  lines = static_cast<JDIMENSION>(codec.max_v_samp_factor * (DCTSIZE / choice.denominator));
+  first_row = static_cast<JDIMENSION>(std::max<std::int64_t>(window.top - margin, 0)) / lines;
+  const auto stop =
+      std::min<JDIMENSION>(static_cast<JDIMENSION>(window.bottom() + margin), codec.output_height);
+  last_row = (stop - 1) / lines;
+  return true;
+}
+
+// Whether samples are made of the coefficients that are read.
+void JpegDecoder::State::need_planes(bool needed) {
+  for (int c = 0; c < codec.num_components; ++c) codec.comp_info[c].component_needed = needed ? TRUE : FALSE;
+}
+
+bool JpegDecoder::State::run_read_planes() {
+  if (setjmp(jump) != 0) return false;
+  const JDIMENSION end = through_end ? (codec.output_height - 1) / lines : last_row;
+  JSAMPROW rows[3][MAX_SAMP_FACTOR * DCTSIZE];
+  JSAMPARRAY planes[3] = {rows[0], rows[1], rows[2]};
+  for (JDIMENSION row = 0; row <= end; ++row) {
+    const bool needed = row >= first_row && row <= last_row;
+    need_planes(needed);
+    for (std::size_t c = 0; c < static_cast<std::size_t>(codec.num_components); ++c) {
+      const Target& target = targets[c];
+      const auto at =
+          static_cast<std::size_t>(needed ? row - first_row : 0) * static_cast<std::size_t>(target.rows);
+      for (int i = 0; i < target.rows; ++i)
+        rows[c][i] = target.data + (at + static_cast<std::size_t>(i)) * target.stride;
+    }
+    if (jpeg_read_raw_data(&codec, planes, lines) == 0) fail_with("truncated");
+  }
   return true;
 }
 
@@ -211,11 +299,13 @@ Size JpegDecoder::open(std::span<const std::byte> encoded) {
   // Whether what follows the last segment is cut off can only be seen by decoding all.
   if (state.has_end && cropper_.open(encoded)) {
     size_ = cropper_.size();
+    sampling_ = cropper_.sampling();
     check_pixels(size_);
     return size_;
   }
   if (!state.run_open()) fail();
   size_ = {state.codec.image_height, state.codec.image_width};
+  sampling_ = sampling_of(state.codec);
   state.shown = whole(size_);
   return size_;
 }
@@ -234,16 +324,22 @@ void JpegDecoder::open_part(const Window& window, const DecodeChoice& choice) {
   }
   if (!state.run_open()) fail();
   if (!(Size{state.codec.image_height, state.codec.image_width} ==
-        Size{state.shown.height, state.shown.width}))
+        Size{state.shown.height, state.shown.width}) ||
+      !(sampling_of(state.codec) == sampling_))
     throw Error(ErrorKind::decode, "cannot decode the JPEG image: its headers contradict each other");
+}
+
+void JpegDecoder::begin(const Window& window, const DecodeChoice& choice) {
+  State& state = *state_;
+  if (!state.is_open) open_part(window, choice);
+  // Segments begin at whole blocks, which the denominator divides.
+  state.window = {window.top - state.shown.top / choice.denominator,
+                  window.left - state.shown.left / choice.denominator, window.height, window.width};
 }
 
 View JpegDecoder::decode(const Window& window, int channels, const DecodeChoice& choice) {
   State& state = *state_;
-  if (!state.is_open) open_part(window, choice);
-  // Segments begin at whole blocks, which the denominator divides.
-  const std::int64_t top = state.shown.top / choice.denominator, left = state.shown.left / choice.denominator;
-  state.window = {window.top - top, window.left - left, window.height, window.width};
+  begin(window, choice);
   if (!state.run_start(channels, choice)) fail();
   const int components = state.codec.output_components;
   state.stride = static_cast<std::size_t>(state.width) * static_cast<std::size_t>(components);
@@ -255,8 +351,45 @@ View JpegDecoder::decode(const Window& window, int channels, const DecodeChoice&
   View view;
   view.data = state.pixels;
   view.stride = static_cast<std::size_t>(state.width) * static_cast<std::size_t>(channels);
-  view.window = {window.top, left + state.left, window.height, state.width};
+  view.window = {window.top, window.left - state.window.left + state.left, window.height, state.width};
   return view;
+}
+
+Planes JpegDecoder::decode_planes(const Window& window, const DecodeChoice& choice) {
+  State& state = *state_;
+  begin(window, choice);
+  const auto count = static_cast<std::size_t>(sampling_.components);
+  for (std::size_t c = 0; c < count; ++c)
+    state.grids[c] = plane_grid(sampling_, static_cast<int>(c), size_, choice.denominator);
+  if (!state.run_start_planes(choice)) fail();
+  const std::size_t mcu_rows = state.last_row - state.first_row + 1;
+  const auto bytes = [&](const State::Target& target) {
+    return target.stride * static_cast<std::size_t>(target.rows) * mcu_rows;
+  };
+  std::size_t total = 0;
+  for (std::size_t c = 0; c < count; ++c) total += bytes(state.targets[c]);
+  std::uint8_t* data = pixels_.reserve(total);
+  for (std::size_t c = 0; c < count; ++c) {
+    state.targets[c].data = data;
+    data += bytes(state.targets[c]);
+  }
+  if (!state.run_read_planes()) fail();
+  Planes planes;
+  planes.count = sampling_.components;
+  planes.is_rgb = state.codec.jpeg_color_space == JCS_RGB;
+  close();
+  for (std::size_t c = 0; c < count; ++c) {
+    const State::Target& target = state.targets[c];
+    const PlaneGrid& grid = state.grids[c];
+    const std::int64_t top = (window.top - state.window.top) / grid.down,
+                       left = (window.left - state.window.left) / grid.across;
+    planes.views[c] = {
+        target.data,
+        target.stride,
+        {top + static_cast<std::int64_t>(state.first_row) * target.rows, left,
+         static_cast<std::int64_t>(mcu_rows) * target.rows, static_cast<std::int64_t>(target.stride)}};
+  }
+  return planes;
 }
 
 }  // namespace fastload::image

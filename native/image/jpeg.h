@@ -1,6 +1,7 @@
 // Decoding a part of a JPEG image, with the pixels that decoding the whole would give.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -10,6 +11,7 @@
 #include "image/geometry.h"
 #include "image/jpeg_crop.h"
 #include "image/program.h"
+#include "image/sampling.h"
 
 namespace fastload::image {
 
@@ -34,12 +36,20 @@ struct View {
 // How an image is decoded.
 struct DecodeChoice {
   int denominator = 1;      // 1, 2, 4 or 8: what the sides are divided by, rounded up
-  bool quick = false;       // a cheaper DCT, and each chroma sample for its pixels alone
   bool by_segments = true;  // only for comparing: the pixels are the same
 };
 
-// One image at a time: open(), then decode() once. Holds no memory of the codec between images: libjpeg keeps
-// tables of the last image otherwise, and a file without tables would be decoded with them.
+// The components of an image of one or three, before upsampling and colour conversion. Each view has one
+// channel, and the coordinates of its plane_grid().
+struct Planes {
+  int count = 0;
+  bool is_rgb = false;  // three that are no luma and chroma
+  std::array<View, 3> views;
+};
+
+// One image at a time: open(), then decode() or decode_planes() once. Holds no memory of the codec between
+// images: libjpeg keeps tables of the last image otherwise, and a file without tables would be decoded with
+// them.
 class JpegDecoder {
  public:
   JpegDecoder();
@@ -51,11 +61,18 @@ class JpegDecoder {
   // or the next open(). Throws Error (decode).
   Size open(std::span<const std::byte> encoded);
 
+  // Of the image opened.
+  const Sampling& sampling() const { return sampling_; }
+
   // Decodes `window` (inside the image, not empty) in `channels` 3 (RGB) or 1 (luma). The view lives until
   // the next decode(). Where the sides are divided, both are in pixels of the smaller image. Throws Error
   // (decode) where the data is damaged or ends before the window does. An image with restart markers is
   // decoded only in the segments that the window needs.
   View decode(const Window& window, int channels, const DecodeChoice& choice = {});
+
+  // The same of an image of one or three components, as the planes that it is made of: what upsampling
+  // `window` exactly would read of them.
+  Planes decode_planes(const Window& window, const DecodeChoice& choice = {});
 
   void close();
 
@@ -63,8 +80,11 @@ class JpegDecoder {
   struct State;
   [[noreturn]] void fail();
   void open_part(const Window& window, const DecodeChoice& choice);
+  // The state's window for `window`; opens the part where that is still to be done.
+  void begin(const Window& window, const DecodeChoice& choice);
   std::unique_ptr<State> state_;
   JpegCropper cropper_;
+  Sampling sampling_;
   Size size_;
   Buffer<std::uint8_t> pixels_;
 };

@@ -29,6 +29,7 @@ void put_word(std::byte* out, std::int64_t value) {
 bool JpegCropper::open(std::span<const std::byte> encoded) {
   encoded_ = encoded;
   headers_.clear();
+  sampling_ = {};
   has_frame_ = false;
   interval_ = 0;
   return read_headers() && plan_segments();
@@ -70,31 +71,31 @@ bool JpegCropper::read_frame(std::size_t at, std::size_t size) {
   has_frame_ = true;
   frame_ = at + 5;
   size_ = {word(at + 5), word(at + 7)};
-  components_ = byte(at + 9);
+  const int components = byte(at + 9);
   if (byte(at + 4) != 8 || size_.height == 0 || size_.width == 0) return false;
-  if (components_ < 1 || components_ > 4 || size != 10 + 3 * static_cast<std::size_t>(components_))
-    return false;
-  max_horizontal_ = max_vertical_ = 1;
-  for (std::size_t c = 0; c < static_cast<std::size_t>(components_); ++c) {
+  if (components < 1 || components > 4 || size != 10 + 3 * static_cast<std::size_t>(components)) return false;
+  sampling_.components = components;
+  for (std::size_t c = 0; c < static_cast<std::size_t>(components); ++c) {
     const int factors = byte(at + 11 + 3 * c);
     const int horizontal = factors >> 4, vertical = factors & 15;
     if (horizontal < 1 || horizontal > 4 || vertical < 1 || vertical > 4) return false;
-    max_horizontal_ = std::max<std::int64_t>(max_horizontal_, horizontal);
-    max_vertical_ = std::max<std::int64_t>(max_vertical_, vertical);
+    sampling_.horizontal[c] = horizontal;
+    sampling_.vertical[c] = vertical;
   }
   return true;
 }
 
 // The one scan must hold all components: no other scan follows then.
 bool JpegCropper::read_scan(std::size_t at, std::size_t size) {
-  return has_frame_ && size == 8 + 2 * static_cast<std::size_t>(components_) && byte(at + 4) == components_;
+  const int components = sampling_.components;
+  return has_frame_ && size == 8 + 2 * static_cast<std::size_t>(components) && byte(at + 4) == components;
 }
 
 bool JpegCropper::plan_segments() {
   if (interval_ == 0) return false;
   // The MCU of a single component is one block, whatever its sampling factors.
-  const std::int64_t mcu_width = kBlock * (components_ == 1 ? 1 : max_horizontal_);
-  const std::int64_t mcu_height = kBlock * (components_ == 1 ? 1 : max_vertical_);
+  const std::int64_t mcu_width = kBlock * (sampling_.components == 1 ? 1 : sampling_.max_horizontal());
+  const std::int64_t mcu_height = kBlock * (sampling_.components == 1 ? 1 : sampling_.max_vertical());
   const std::int64_t across = divide_up(size_.width, mcu_width), down = divide_up(size_.height, mcu_height);
   if (across % interval_ == 0) {
     segment_width_ = interval_ * mcu_width;
@@ -128,14 +129,15 @@ std::size_t JpegCropper::next_marker(std::size_t from) const {
 
 JpegCropper::Grid JpegCropper::cover(const Window& window) const {
   // Fancy upsampling reads one sample beyond, which is as many pixels as the sampling factor.
-  const std::int64_t left = std::max<std::int64_t>(window.left - max_horizontal_, 0);
-  const std::int64_t top = std::max<std::int64_t>(window.top - max_vertical_, 0);
-  const std::int64_t right = std::min(window.right() + max_horizontal_, size_.width);
-  const std::int64_t bottom = std::min(window.bottom() + max_vertical_, size_.height);
+  const std::int64_t across = sampling_.max_horizontal(), down = sampling_.max_vertical();
+  const std::int64_t left = std::max<std::int64_t>(window.left - across, 0);
+  const std::int64_t top = std::max<std::int64_t>(window.top - down, 0);
+  const std::int64_t right = std::min(window.right() + across, size_.width);
+  const std::int64_t bottom = std::min(window.bottom() + down, size_.height);
   Grid grid{left / segment_width_, (right - 1) / segment_width_, top / segment_height_,
             (bottom - 1) / segment_height_};
   // libjpeg upsamples in another way where a component has two columns or fewer.
-  while (grid.first_column > 0 && window_of(grid).width < kBlock * max_horizontal_) --grid.first_column;
+  while (grid.first_column > 0 && window_of(grid).width < kBlock * across) --grid.first_column;
   return grid;
 }
 

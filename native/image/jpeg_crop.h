@@ -9,6 +9,7 @@
 
 #include "image/buffer.h"
 #include "image/geometry.h"
+#include "image/sampling.h"
 
 namespace fastload::image {
 
@@ -30,6 +31,7 @@ class JpegCropper {
   bool open(std::span<const std::byte> encoded);
 
   Size size() const { return size_; }
+  const Sampling& sampling() const { return sampling_; }
 
   // The segments that hold `window` (inside the image, not empty) with the margin that upsampling reads, as
   // an image of their own: its pixels in the window are those of the source. Nothing where that is all of the
@@ -60,10 +62,9 @@ class JpegCropper {
 
   std::span<const std::byte> encoded_;
   Size size_;
-  int components_ = 0;
+  Sampling sampling_;
   bool has_frame_ = false;
-  std::int64_t interval_ = 0;                           // MCUs
-  std::int64_t max_horizontal_ = 1, max_vertical_ = 1;  // sampling factors
+  std::int64_t interval_ = 0;  // MCUs
   // Of a segment, in pixels, and how many there are. A row of segments is part of an MCU row, or some MCU
   // rows.
   std::int64_t segment_width_ = 0, segment_height_ = 0, columns_ = 0, rows_ = 0;

@@ -12,6 +12,7 @@
 #include "image/kernels.h"
 #include "image/netpbm.h"
 #include "image/pixel_op.h"
+#include "image/planes.h"
 #include "image/reduce.h"
 #include "image/resize.h"
 
@@ -34,6 +35,9 @@ class ScratchData final : public Scratch {
   JpegDecoder decoder;
   std::vector<Pass> passes;
   Resizer resizer;
+  // The first pass where it is made of planes.
+  PlaneResizer planes;
+  bool has_planes = false;
   Buffer<std::uint8_t> fallback;
   // The results of passes before the last, in turn.
   Buffer<std::uint8_t> between[2];
@@ -159,8 +163,8 @@ void paint(const Pass& pass, std::uint8_t* row, const RowLayout& layout, std::si
 }
 
 // Makes each row of `pass` with its padding, and hands it to `use`(row number, row, plane stride).
-template <typename Use>
-void each_row(const Pass& pass, Resizer& resizer, Buffer<std::uint8_t>& buffer, int channels, bool planar,
+template <typename Rows, typename Use>
+void each_row(const Pass& pass, Rows& resizer, Buffer<std::uint8_t>& buffer, int channels, bool planar,
               Use&& use) {
   const Window inner = resizer.inner();
   const auto width = static_cast<std::size_t>(pass.output.width);
@@ -227,19 +231,12 @@ class CompiledProgram final : public Program {
   void run(std::span<const std::byte> encoded, const SampleKey& key, Scratch& scratch,
            const FallbackDecoder& fallback, std::span<std::byte> output) const override {
     ScratchData& data = data_of(scratch);
+    data.has_planes = false;
     View view;
     if (is_jpeg(encoded)) {
       const Size size = data.decoder.open(encoded);
       begin(stages_.front(), size, key, data);
-      DecodeChoice choice;
-      if (fast_) {
-        choice = {denominator_of(data.passes.front()), true};
-        divide(data.passes.front(), size, choice.denominator);
-      }
-      Window part = data.resizer.prepare(data.passes.front(), stages_.front().channels);
-      // Nothing of the image is needed where only padding shows; it is still to be readable.
-      if (part.height == 0 || part.width == 0) part = {part.top, part.left, 1, 1};
-      view = data.decoder.decode(part, stages_.front().channels, choice);
+      view = decode(size, data);
     } else if (const auto raw = view_netpbm(encoded, stages_.front().channels)) {
       view = *raw;
       begin(stages_.front(), {view.window.height, view.window.width}, key, data);
@@ -346,6 +343,40 @@ class CompiledProgram final : public Program {
     return pixels;
   }
 
+  // Decodes what the first pass over the JPEG image opened, of `size`, reads, and prepares it: as pixels, or
+  // as planes in data.planes.
+  View decode(Size size, ScratchData& data) const {
+    Pass& pass = data.passes.front();
+    const int channels = stages_.front().channels;
+    DecodeChoice choice;
+    if (fast_) {
+      const Sampling& sampling = data.decoder.sampling();
+      choice.denominator = denominator_of(pass, sampling);
+      divide(pass, size, choice.denominator);
+      data.has_planes = channels == 3 && data.planes.prepare(pass, sampling, size, choice.denominator);
+      if (data.has_planes) {
+        data.planes.begin(data.decoder.decode_planes(data.planes.part(), choice));
+        return {};
+      }
+    }
+    Window part = data.resizer.prepare(pass, channels);
+    // Nothing of the image is needed where only padding shows; it is still to be readable.
+    if (part.height == 0 || part.width == 0) part = {part.top, part.left, 1, 1};
+    return data.decoder.decode(part, channels, choice);
+  }
+
+  // Makes the rows of `pass`, which is prepared, of `view` or of the planes.
+  template <typename Use>
+  static void make_rows(ScratchData& data, const Pass& pass, const View& view, int channels, bool planar,
+                        Use&& use) {
+    if (data.has_planes) {
+      data.has_planes = false;
+      return each_row(pass, data.planes, data.row, channels, planar, use);
+    }
+    data.resizer.begin(view);
+    each_row(pass, data.resizer, data.row, channels, planar, use);
+  }
+
   // Into memory that may be read past the end.
   View copy(const Pixels& pixels, Buffer<std::uint8_t>& buffer) const {
     std::uint8_t* data = buffer.reserve(pixels.data.size());
@@ -357,16 +388,14 @@ class CompiledProgram final : public Program {
   // next. `view` becomes the result.
   std::uint8_t* store(ScratchData& data, std::size_t number, int channels, View& view) const {
     const Pass& pass = data.passes[number];
-    data.resizer.begin(view);
     const auto row_bytes = static_cast<std::size_t>(pass.output.width * channels);
     // Room for three channels: an operation may make three of one.
     std::uint8_t* pixels = data.between[data.turn].reserve(static_cast<std::size_t>(pass.output.height) *
                                                            static_cast<std::size_t>(pass.output.width) * 3);
     data.turn = 1 - data.turn;
-    each_row(pass, data.resizer, data.row, channels, false,
-             [&](std::int64_t y, const std::uint8_t* row, std::size_t) {
-               std::memcpy(pixels + static_cast<std::size_t>(y) * row_bytes, row, row_bytes);
-             });
+    make_rows(data, pass, view, channels, false, [&](std::int64_t y, const std::uint8_t* row, std::size_t) {
+      std::memcpy(pixels + static_cast<std::size_t>(y) * row_bytes, row, row_bytes);
+    });
     view = {pixels, row_bytes, whole({pass.output.height, pass.output.width})};
     if (number + 1 < data.passes.size()) data.resizer.prepare(data.passes[number + 1], channels);
     return pixels;
@@ -394,15 +423,14 @@ class CompiledProgram final : public Program {
     check_room(data, output);
     for (std::size_t number = 0; number + 1 < data.passes.size(); ++number)
       store(data, number, channels_, view);
-    data.resizer.begin(view);
     const Pass& pass = data.passes.back();
     const bool planar = layout_ == Layout::nchw;
     const Size size = last_size(data.passes);
     const Sink sink(output, size, channels_, type_, planar);
-    each_row(pass, data.resizer, data.row, channels_, planar,
-             [&](std::int64_t y, const std::uint8_t* row, std::size_t plane_stride) {
-               sink.write(y, row, plane_stride, scale_.data(), offset_.data());
-             });
+    make_rows(data, pass, view, channels_, planar,
+              [&](std::int64_t y, const std::uint8_t* row, std::size_t plane_stride) {
+                sink.write(y, row, plane_stride, scale_.data(), offset_.data());
+              });
     for (const Erasing& erasing : erasures_)
       erasing.erase({output.data(), size, channels_, type_, planar},
                     Draws(key.seed, key.epoch, key.position, group_, erasing.index()));

@@ -4,12 +4,27 @@
 
 namespace fastload::image {
 
-int denominator_of(const Pass& pass) {
+namespace {
+
+// Whether the source still has as many samples as the output in each plane that is smaller for it.
+bool is_enough(const Pass& pass, const Sampling& sampling, int denominator) {
+  for (int c = 0; c < sampling.components; ++c) {
+    const PlaneGrid grid = plane_grid(sampling, c, {1, 1}, denominator);
+    const bool divided = grid.block < 8;
+    const std::int64_t down = denominator * (divided ? std::max(grid.down, 1) : 1);
+    const std::int64_t across = denominator * (divided ? std::max(grid.across, 1) : 1);
+    if (pass.source.height < down * pass.resized.height || pass.source.width < across * pass.resized.width)
+      return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+int denominator_of(const Pass& pass, const Sampling& sampling) {
   if (!pass.resizes || !pass.antialias || pass.interpolation == Interpolation::nearest) return 1;
   for (const int denominator : {8, 4, 2})
-    if (pass.source.height >= denominator * pass.resized.height &&
-        pass.source.width >= denominator * pass.resized.width)
-      return denominator;
+    if (is_enough(pass, sampling, denominator)) return denominator;
   return 1;
 }
 

@@ -34,15 +34,33 @@ struct Widen {
 
 }  // namespace
 
+int pair_weights(const Axis& axis, Buffer<std::int32_t>& pairs) {
+  const int count = (axis.taps + 1) / 2;
+  std::int32_t* pair = pairs.reserve(static_cast<std::size_t>(axis.count) * static_cast<std::size_t>(count));
+  const std::int32_t* weights = axis.weights.data();
+  for (std::int64_t i = 0; i < axis.count; ++i, weights += axis.taps)
+    for (int k = 0; k < axis.taps; k += 2) {
+      const std::int32_t second = k + 1 < axis.taps ? weights[k + 1] : 0;
+      *pair++ = static_cast<std::int32_t>(static_cast<std::uint32_t>(weights[k]) |
+                                          static_cast<std::uint32_t>(second) << 16);
+    }
+  return count;
+}
+
+Window place(const Pass& pass, const Window& used) {
+  Window inner{used.top - pass.output.top, used.left - pass.output.left, used.height, used.width};
+  if (pass.flipped) inner.left = pass.output.width - inner.right();
+  if (pass.flipped_rows) inner.top = pass.output.height - inner.bottom();
+  return inner;
+}
+
 Window Resizer::prepare(const Pass& pass, int channels) {
   channels_ = channels;
   flipped_ = pass.flipped;
   flipped_rows_ = pass.flipped_rows;
   kernels_ = &kernels();
   const Window used = intersection(pass.output, whole(pass.resized));
-  inner_ = {used.top - pass.output.top, used.left - pass.output.left, used.height, used.width};
-  if (flipped_) inner_.left = pass.output.width - inner_.right();
-  if (flipped_rows_) inner_.top = pass.output.height - inner_.bottom();
+  inner_ = place(pass, used);
   if (used.height == 0 || used.width == 0) {
     method_ = Method::copy;
     inner_.height = 0;
@@ -86,16 +104,7 @@ Window Resizer::prepare(const Pass& pass, int channels) {
 }
 
 void Resizer::pair_rows() {
-  row_pairs_ = (vertical_.taps + 1) / 2;
-  const auto rows = static_cast<std::size_t>(vertical_.count);
-  std::int32_t* pairs = vertical_pairs_.reserve(rows * static_cast<std::size_t>(row_pairs_));
-  const std::int32_t* weights = vertical_.weights.data();
-  for (std::int64_t i = 0; i < vertical_.count; ++i, weights += vertical_.taps)
-    for (int k = 0; k < vertical_.taps; k += 2) {
-      const std::int32_t second = k + 1 < vertical_.taps ? weights[k + 1] : 0;
-      *pairs++ = static_cast<std::int32_t>(static_cast<std::uint32_t>(weights[k]) |
-                                           static_cast<std::uint32_t>(second) << 16);
-    }
+  row_pairs_ = pair_weights(vertical_, vertical_pairs_);
   rows_.resize(static_cast<std::size_t>(2 * row_pairs_));
 }
 

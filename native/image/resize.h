@@ -15,6 +15,14 @@
 
 namespace fastload::image {
 
+// Writes the (fast) weights of each output in pairs of int16 (low and high half), one output after the other.
+// Returns how many pairs an output has.
+int pair_weights(const Axis& axis, Buffer<std::int32_t>& pairs);
+
+// The part of pass.output that is not padding, in its coordinates after mirroring. `used` is what pass.output
+// has of the resized image.
+Window place(const Pass& pass, const Window& used);
+
 // Makes the rows of one pass: prepare(), begin(), then any row of the window.
 class Resizer {
  public:
@@ -55,7 +63,6 @@ class Resizer {
   View input_;
   Axis vertical_;
   Axis horizontal_;
-  // The vertical weights in pairs of int16 (low and high half), one after the other for each row.
   Buffer<std::int32_t> vertical_pairs_;
   std::vector<const std::uint8_t*> rows_;
   Buffer<std::int16_t> middle_;
