@@ -128,9 +128,9 @@ class Operation:
 class Decode(Operation):
     """How images are decoded: ``"exact"`` (the default without it) or ``"fast"``; first of the operations.
 
-    Fast JPEG decoding takes a cheaper DCT, and of an image that is made smaller at once by half or more a
-    smaller one; docs/images.md says how far the pixels may be off. Both draw the same. The Python engine,
-    and all other formats, decode exactly.
+    Fast decoding of a JPEG image that is resized first resizes luma and chroma before it makes colours of
+    them, and takes a smaller image of one that is made smaller by half or more; docs/images.md says how far
+    the pixels may be off. Both draw the same. The Python engine, and all other formats, decode exactly.
     """
 
     mode: str = "exact"

@@ -223,15 +223,16 @@ void Spread::plan(const Axis& axis) {
     *offset = low - static_cast<std::int32_t>(axis.low);
     const std::size_t lane =
         static_cast<std::size_t>(begin / 8) * width * 2 + static_cast<std::size_t>(begin % 8 / kLane);
-    for (std::int64_t i = begin; i < end; ++i)
+    for (std::int64_t i = begin; i < end; ++i) {
+      const std::int32_t* values = axis.weights.data() + i * axis.taps;
+      std::size_t at = 8 * lane + 2 * static_cast<std::size_t>(i - begin);
+      // A tap of weight zero may be past the 16 samples: it may take any of them.
       for (int t = 0; t < axis.taps; ++t) {
-        const std::int32_t value = axis.weights.data()[i * axis.taps + t];
-        if (value == 0) continue;
-        const std::size_t at = 8 * (lane + 2 * static_cast<std::size_t>(t / 2)) +
-                               2 * static_cast<std::size_t>(i - begin) + static_cast<std::size_t>(t % 2);
-        weight[at] = static_cast<std::int16_t>(value);
-        place[2 * at] = static_cast<std::int8_t>(first[i] - low + t);
+        weight[at] = static_cast<std::int16_t>(values[t]);
+        place[2 * at] = static_cast<std::int8_t>((first[i] - low + t) & 15);
+        at += t % 2 == 0 ? 1 : 15;
       }
+    }
   }
 }
 

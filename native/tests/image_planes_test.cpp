@@ -72,6 +72,22 @@ void test_same_pixels() {
     }
 }
 
+// Up to and past the most that planes are narrowed by, mirrored too.
+void test_narrowing() {
+  const Bytes image = make_image(kSamplings[1], 133, 251, 0);
+  for (double width = 85; width < 130; ++width)
+    for (const double mirrored : {0.0, 1.0}) {
+      const std::vector<OpSpec> ops = {{"resize", {1, 120, width, 0, 1, 1}},
+                                       {"random_horizontal_flip", {mirrored}}};
+      force_simd(Simd::plain);
+      const Bytes expected = run(image, ops, true, 0);
+      for (const Simd simd : available_simd()) {
+        force_simd(simd);
+        CHECK(run(image, ops, true, 0) == expected);
+      }
+    }
+}
+
 void test_padding_and_passes() {
   const Bytes image = make_image(kSamplings[2], 110, 150, 2);
   const std::vector<std::vector<OpSpec>> programs = {
@@ -90,7 +106,7 @@ void test_padding_and_passes() {
   }
 }
 
-// Where no sample is interpolated and no colour clipped, only roundings differ.
+// Without a division only clipped colours and roundings differ.
 void test_near_exact() {
   for (const auto& sampling : kSamplings) {
     const Bytes image = make_image(sampling, 133, 251, 0);
@@ -177,6 +193,7 @@ void test_denominators() {
 
 int main() {
   test_same_pixels();
+  test_narrowing();
   test_padding_and_passes();
   test_near_exact();
   test_folding();
