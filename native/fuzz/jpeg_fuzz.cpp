@@ -28,6 +28,8 @@ const std::vector<std::vector<OpSpec>> kPrograms = {
      {"normalize", {1, 0.5, 0.2}}},
     {{"random_resized_crop", {9, 120, 0.01, 0.2, -2, 2, 3, 1}}, {"to_dtype", {2, 0}}, {"layout", {1}}},
     {{"center_crop", {17, 90}}, {"resize", {0, 11, 0, 0, 0, 1}}, {"resize", {1, 64, 64, 0, 1, 0}}},
+    {{"decode", {1}}, {"random_resized_crop", {20, 33, 0.08, 1.0, -0.28768208, 0.28768208, 1, 1}}},
+    {{"decode", {1}}, {"resize", {0, 6, 0, 0, 1, 1}}, {"center_crop", {9, 20}}, {"layout", {2}}},
 };
 
 Pixels decode_other(std::span<const std::byte> encoded, int channels) {
