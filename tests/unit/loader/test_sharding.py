@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.distributed.device_mesh import init_device_mesh
@@ -188,6 +190,31 @@ def test_a_shuffle_window(ds: Dataset, world: World) -> None:
         make(ds, shuffle=False, shuffle_window="300")
     with pytest.raises(UsageError):
         make(ds, shuffle_window="much")
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="asks which files are mapped")
+@pytest.mark.parametrize(("nodes", "window"), [(2, "128MB"), (2, None), (4, "64MB")])
+def test_with_a_window_a_node_opens_its_own_shards_only(
+    backend: str, world: World, tmp_path: Path, nodes: int, window: str | None
+) -> None:
+    with fastload.Writer(tmp_path / "whole.fl", {"text": fastload.Str()}, shard_size=800) as writer:
+        for _ in range(112):
+            writer.append({"text": "." * 100})
+    opened = []
+    for rank in world.ranks(nodes):
+        folder = tmp_path / f"{rank}.fl"  # of each node its own: mappings stay
+        shutil.copytree(tmp_path / "whole.fl", folder)
+        ds = fastload.open(folder)
+        assert np.unique(np.diff(ds.sources[0].table.starts)).tolist() == [7]
+        loader = DataLoader(
+            ds, 4, shuffle=True, seed=3, num_workers=1, shard=True, shuffle_window=window, drop_last=True
+        )
+        assert len(list(loader)) == 112 // (4 * nodes)
+        maps = Path("/proc/self/maps").read_text().split()
+        opened.append({Path(name).name for name in maps if name.startswith(f"{folder}/") and "shard" in name})
+    counts = [len(names) for names in opened]
+    assert counts == [16 if window is None else 16 // nodes] * nodes
+    assert len(set().union(*opened)) == 16
 
 
 def test_sharding_twice(ds: Dataset, world: World) -> None:
