@@ -24,7 +24,8 @@ from benchmarks.processes import Failure, run_job
 from benchmarks.scenarios import SCENARIOS, Scenario, Setting, is_ours
 
 HERE = Path(__file__).resolve().parent
-WITHOUT_PEERS = ("numpy", "records", "shards", "torch", "torch-getitems", "torch-pillow")
+ORDERS = ("full", "sequential", "window", "window-large")
+WITHOUT_PEERS = ("numpy", "records", "shards", "torch", "torch-getitems", "torch-pillow", *ORDERS)
 """Loaders that need no other packages, beside fastload's own."""
 LARGE_SCALE = 4.0
 

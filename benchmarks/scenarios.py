@@ -63,6 +63,11 @@ def opening(result: Result) -> dict[str, float]:
     return {name: result[name] for name in ("open_seconds", "first_record_seconds")}
 
 
+def ordering(result: Result) -> dict[str, float]:
+    """Return CPU seconds to a first batch in the middle of an epoch, for one more, and to permute 10^6."""
+    return {name: result[name] for name in ("start_seconds", "batch_seconds", "permute_million_seconds")}
+
+
 def _image(
     title: str,
     *options: str,
@@ -195,6 +200,13 @@ SCENARIOS: dict[str, Scenario] = {
         lambda setting: [str(setting.scratch)],
         opening,
         ("shards",),
+    ),
+    "order": Scenario(
+        "the order of 1,000,000,000 records: start in the middle, batches of 256",
+        "benchmarks.jobs.order",
+        lambda setting: [],
+        ordering,
+        ("full", "window", "window-large", "sequential"),
     ),
 }
 """Every scenario, by the name of its result file."""

@@ -141,6 +141,21 @@ def test_epochs_of_one_seed_are_unrelated() -> None:
     assert_uniform(orders[:, 0], 100)
 
 
+def test_blocks_and_streams_of_a_window_are_unrelated() -> None:
+    key = np.array([permutation_key(7, 3)], np.uint64)
+    streams, blocks = (axis.ravel() for axis in np.meshgrid(np.arange(64), np.arange(64), indexing="ij"))
+    keys = absorb(absorb(key, streams), blocks)
+    assert len(np.unique(keys)) == 64 * 64
+    given, counts = np.tile(np.arange(100), len(keys)), np.full(100 * len(keys), 100)
+    orders = permute_each(given, counts, np.repeat(keys, 100)).reshape(64, 64, 100)
+    assert_chance(correlations(orders[:, 1:].reshape(-1, 100), orders[:, :-1].reshape(-1, 100)))
+    assert_chance(correlations(orders[1:].reshape(-1, 100), orders[:-1].reshape(-1, 100)))
+    off_diagonal = ~np.eye(64, dtype=bool)
+    turned = orders.transpose(1, 0, 2)
+    assert_chance(correlations(orders[off_diagonal][::2], turned[off_diagonal][::2]))
+    assert_uniform(orders[:, :, 0].ravel(), 100)
+
+
 @pytest.mark.parametrize("count", [1000, 65536, 100_003])
 def test_within_an_order(count: int) -> None:
     for seed in range(20):
