@@ -45,15 +45,12 @@ def permute(positions: npt.ArrayLike, count: int, seed: int, epoch: int) -> Int6
         raise UsageError(f"cannot order {count} records", hint="the limit is 2^62")
     if not len(array):
         return np.empty(0, np.int64)
-    outside = (array < 0) | (array >= count)
-    if outside.any():
-        raise UsageError(f"position {int(array[outside][0])} is not in [0, {count})")
     core = _backend.core()
     key = permutation_key(seed, epoch)
-    if core is not None:
-        result: Int64Array = core.permute(array, count, key)
-        return result
-    return _permute_numpy(array, count, key)
+    if core is None or not count:
+        return _permute_numpy(array, count, key)
+    result: Int64Array = core.permute(array, count, key)
+    return result
 
 
 def permute_each(positions: Int64Array, counts: Int64Array, keys: UInt64Array) -> Int64Array:
@@ -99,6 +96,9 @@ def absorb(keys: UInt64Array, words: Int64Array | UInt64Array) -> UInt64Array:
 
 
 def _permute_numpy(positions: Int64Array, count: int, key: int) -> Int64Array:
+    outside = (positions < 0) | (positions >= count)
+    if outside.any():
+        raise UsageError(f"position {int(positions[outside][0])} is not in [0, {count})")
     return _walk(positions, count, _scalar_round_keys(key, count))
 
 

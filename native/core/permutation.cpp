@@ -114,8 +114,8 @@ Network network_of(int bits, const std::uint32_t* keys) {
 }
 
 [[noreturn]] void refuse(std::int64_t position, std::uint64_t count) {
-  throw Error(ErrorKind::usage, "position " + std::to_string(position) + " is not in a permutation of " +
-                                    std::to_string(count) + " records");
+  throw Error(ErrorKind::usage,
+              "position " + std::to_string(position) + " is not in [0, " + std::to_string(count) + ")");
 }
 
 }  // namespace

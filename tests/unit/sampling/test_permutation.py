@@ -24,6 +24,10 @@ def test_nothing_to_order() -> None:
 def test_position_out_of_range(position: int) -> None:
     with pytest.raises(UsageError, match=r"not in \[0, 10\)"):
         permute([0, position], 10, 0, 0)
+    with pytest.raises(UsageError, match=r"not in \[0, 10\)"):
+        _permute_numpy(np.array([0, position]), 10, 0)
+    with pytest.raises(UsageError, match=r"position 0 is not in \[0, 0\)"):
+        permute([0], 0, 0, 0)
 
 
 @pytest.mark.parametrize("count", [-1, (1 << 62) + 1])
