@@ -1,13 +1,15 @@
-// Arbitrary bytes as an encoded image, through every kind of program. The first bytes choose the program, the
-// key and the instruction set; the rest is the image. Nothing but Error may come out.
+// An encoded image, sound or not, through every kind of program. The last bytes choose the program, the key
+// and the instruction set. Nothing but Error may come out.
 //   cmake -B build/fuzz -DFASTLOAD_FUZZ=ON -DFASTLOAD_SANITIZE=address,undefined -DCMAKE_CXX_COMPILER=clang++
 //   build/fuzz/jpeg_fuzz -max_len=20000 CORPUS
+// It makes its own seeds: CORPUS may be empty.
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <vector>
 
 #include "core/error.h"
+#include "fuzz/jpeg_inputs.h"
 #include "image/program.h"
 #include "image/simd.h"
 
@@ -27,6 +29,8 @@ const std::vector<std::vector<OpSpec>> kPrograms = {
      {"to_dtype", {1, 1}},
      {"normalize", {1, 0.5, 0.2}}},
     {{"random_resized_crop", {9, 120, 0.01, 0.2, -2, 2, 3, 1}}, {"to_dtype", {2, 0}}, {"layout", {1}}},
+    {{"decode", {1}}, {"random_resized_crop", {20, 24, 0.08, 1.0, -0.28768208, 0.28768208, 1, 1}}},
+    {{"decode", {1}}, {"resize", {0, 9, 0, 0, 1, 1}}, {"center_crop", {9, 9}}},
     {{"center_crop", {17, 90}}, {"resize", {0, 11, 0, 0, 0, 1}}, {"resize", {1, 64, 64, 0, 1, 0}}},
     {{"decode", {1}}, {"random_resized_crop", {20, 33, 0.08, 1.0, -0.28768208, 0.28768208, 1, 1}}},
     {{"decode", {1}}, {"resize", {0, 6, 0, 0, 1, 1}}, {"center_crop", {9, 20}}, {"layout", {2}}},
@@ -44,19 +48,21 @@ Pixels decode_other(std::span<const std::byte> encoded, int channels) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  if (size < 4) return 0;
-  const auto& ops = kPrograms[data[0] % kPrograms.size()];
-  const int channels = data[1] % 2 == 0 ? 3 : 1;
+  static fuzz::Reached reached({"images", "with headers", "decoded"});
+  const auto input = fuzz::split(data, size);
+  if (!input) return 0;
+  const auto& [encoded, choices] = *input;
+  reached.count(0);
+  const auto& ops = kPrograms[choices[0] % kPrograms.size()];
+  const int channels = choices[1] % 2 == 0 ? 3 : 1;
   const auto sets = available_simd();
-  force_simd(sets[data[1] / 2 % sets.size()]);
-  const SampleKey key{data[2], 0, data[3]};
-  // A copy of its own size, so that reading past the end is seen.
-  const auto* first = reinterpret_cast<const std::byte*>(data + 4);
-  const std::vector<std::byte> encoded(first, first + (size - 4));
+  force_simd(sets[choices[1] / 2 % sets.size()]);
+  const SampleKey key{choices[2], 0, choices[3]};
   static const auto scratch = Scratch::make();
   try {
     const auto program = Program::compile(ops, channels, 0);
     const Size out = program->output_size(encoded, key, *scratch, decode_other);
+    reached.count(1);
     const auto elements = static_cast<std::size_t>(out.height * out.width * channels);
     if (elements > (std::size_t{1} << 26)) return 0;  // within the limits, but slow to fuzz
     const std::size_t bytes = program->element_type() == ElementType::uint8     ? 1
@@ -64,6 +70,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
                                                                                 : 2;
     std::vector<std::byte> output(elements * bytes);
     program->run(encoded, key, *scratch, decode_other, output);
+    reached.count(2);
   } catch (const Error&) {
   }
   return 0;

@@ -1,7 +1,8 @@
-// Arbitrary bytes as a JPEG image, rewritten in segments and cut by segments. The first bytes choose the
-// window. Whatever the scanline path decodes must come out the same by segments, from the source and from its
+// A JPEG image, sound or not, rewritten in segments and cut by segments. The last bytes choose the window.
+// Whatever the scanline path decodes must come out the same by segments, from the source and from its
 // rewriting.
 //   build/fuzz/segment_fuzz -max_len=20000 CORPUS
+// It makes its own seeds: CORPUS may be empty.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "fuzz/jpeg_inputs.h"
 #include "image/jpeg.h"
 #include "image/jpeg_segment.h"
 
@@ -40,11 +42,12 @@ std::optional<Pixels> decode(std::span<const std::byte> encoded, const Window& w
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  if (size < 6) return 0;
-  // A copy of its own size, so that reading past the end is seen.
-  const auto* first = reinterpret_cast<const std::byte*>(data + 5);
-  const std::vector<std::byte> encoded(first, first + (size - 5));
-  const Segmented segmented = segment_jpeg(encoded, data[4] % 2 == 0);
+  static fuzz::Reached reached({"images", "with headers", "rewritten", "decoded", "cut"});
+  const auto input = fuzz::split(data, size);
+  if (!input) return 0;
+  const auto& [encoded, choices] = *input;
+  reached.count(0);
+  const Segmented segmented = segment_jpeg(encoded, choices[4] % 2 == 0);
   if (segmented.encoded.empty() == segmented.reason.empty()) std::abort();
   if (segmented.encoded.size() > encoded.size()) std::abort();
   Size image;
@@ -59,9 +62,13 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     extent = std::max<std::int64_t>((side - begin) * length / 255, 1);
   };
   Window window;
-  part(image.height, data[0], data[1], window.top, window.height);
-  part(image.width, data[2], data[3], window.left, window.width);
+  reached.count(1);
+  if (!segmented.encoded.empty()) reached.count(2);
+  part(image.height, choices[0], choices[1], window.top, window.height);
+  part(image.width, choices[2], choices[3], window.left, window.width);
   const auto plain = decode(encoded, window, false), by_segments = decode(encoded, window, true);
+  if (plain) reached.count(3);
+  if (JpegCropper cropper; cropper.open(encoded) && cropper.assemble(window)) reached.count(4);
   if (plain && plain != by_segments) std::abort();
   if (!segmented.encoded.empty() && plain && plain != decode(segmented.encoded, window, true)) std::abort();
   return 0;
