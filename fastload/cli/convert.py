@@ -58,6 +58,7 @@ def _jpeg_line(jpeg: JpegReport) -> str:
     help="What becomes of JPEG images: segment (rewritten without loss, so that crops decode faster), keep, "
     'or "encode QUALITY [MAXSIZE]" (smaller, with loss).',
 )
+@click.option("--icc", is_flag=True, help="Keep the colour profiles of JPEG images that are rewritten.")
 @click.option(
     "--image",
     type=click.Choice(["keep", "raw", "array"]),

@@ -24,22 +24,24 @@ class JpegMode:
     """How JPEG images are stored: ``kind`` is ``"segment"``, ``"keep"`` or ``"encode"``.
 
     ``quality`` (1 to 100) and ``max_size`` (of the longer side in pixels; None: any) belong to ``encode``.
+    Where images are rewritten, ``icc`` keeps their colour profile.
     """
 
     kind: str
     quality: int = 0
     max_size: int | None = None
+    icc: bool = False
 
     @classmethod
-    def parse(cls, text: str) -> JpegMode:
+    def parse(cls, text: str, *, icc: bool = False) -> JpegMode:
         """Return the mode that ``text`` names. Raises UsageError.
 
         >>> JpegMode.parse("encode 90 512")
-        JpegMode(kind='encode', quality=90, max_size=512)
+        JpegMode(kind='encode', quality=90, max_size=512, icc=False)
         """
         kind, *numbers = str(text).split() or [""]
         if kind in ("segment", "keep") and not numbers:
-            return cls(kind)
+            return cls(kind, icc=icc)
         if (
             kind != "encode"
             or not 1 <= len(numbers) <= 2
@@ -49,7 +51,7 @@ class JpegMode:
         quality, max_size = int(numbers[0]), int(numbers[1]) if len(numbers) == 2 else None
         if not 1 <= quality <= 100 or (max_size is not None and not 1 <= max_size <= 65535):
             raise UsageError(f"jpeg is {text!r}", hint="qualities are 1 to 100, sizes 1 to 65535 pixels")
-        return cls(kind, quality, max_size)
+        return cls(kind, quality, max_size, icc)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,7 +115,7 @@ class JpegRewriter:
         encoded = _encode(data, self._mode) if self._mode.kind == "encode" else data
         result = encoded
         if self._core is not None:
-            segmented, reason = self._core.segment_jpeg(encoded)
+            segmented, reason = self._core.segment_jpeg(encoded, self._mode.icc)
             if segmented is None:
                 self._kept[reason] += 1
             else:
@@ -140,12 +142,13 @@ def _encode(data: bytes, mode: JpegMode) -> bytes:
             with PillowImage.open(io.BytesIO(data)) as source:
                 image: Any = source
                 image.load()
+                profile = image.info.get("icc_profile") if mode.icc else None
                 shrinks = mode.max_size is not None and max(image.size) > mode.max_size
                 if shrinks:
                     image = _shrunk(image, mode.max_size or 1)
                 exif = PillowImage.Exif()
                 exif[0x0112] = orientation
-                image.save(target, "JPEG", quality=mode.quality, exif=exif)
+                image.save(target, "JPEG", quality=mode.quality, exif=exif, icc_profile=profile)
     except Exception as error:  # Pillow's plugins raise what they like on hostile files.
         raise DecodeError(f"the image cannot be encoded anew: {error}") from error
     encoded = target.getvalue()

@@ -52,20 +52,27 @@ class Converted:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Job:
-    """What a worker needs to write one part."""
+class _Task:
+    """What all parts of a conversion have in common."""
 
-    partition: Partition
     target: str
     schema: Schema
-    name: str
-    split: str
     shard_bytes: int
     jpeg: JpegMode
     check: str
     on_bad: str
     images: RawImages | ArrayImages | None
     target_options: Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Job:
+    """What a worker needs to write one part."""
+
+    task: _Task
+    partition: Partition
+    name: str
+    split: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,26 +108,27 @@ class _Checker:
 
 
 def _write_part(job: _Job, report: Report) -> _Outcome:
-    checker = _Checker(job.schema, job.check)
-    rewriter = JpegRewriter(job.schema, job.jpeg)
+    task = job.task
+    checker = _Checker(task.schema, task.check)
+    rewriter = JpegRewriter(task.schema, task.jpeg)
     skipped: list[tuple[str, str]] = []
     with Writer.part(
-        job.target,
-        job.schema,
+        task.target,
+        task.schema,
         name=job.name,
         split=job.split,
-        shard_size=job.shard_bytes,
-        storage_options=job.target_options,
+        shard_size=task.shard_bytes,
+        storage_options=task.target_options,
     ) as writer:
         for where, record in job.partition.read():
             try:
                 if isinstance(record, SourceError):
                     raise record
                 checker.look(record)
-                writer.append(rewriter.rewrite(record) if job.images is None else job.images(record))
+                writer.append(rewriter.rewrite(record) if task.images is None else task.images(record))
             except (SourceError, DecodeError, RecordError) as error:
                 bad = _located(error, where)
-                if job.on_bad == "raise":
+                if task.on_bad == "raise":
                     raise bad from error
                 skipped.append((where, _cause(error)))
             report(1)
@@ -152,6 +160,7 @@ def convert(
     columns: Sequence[str] | None = None,
     image_columns: Sequence[str] = (),
     jpeg: str = "segment",
+    icc: bool = False,
     image: str = "keep",
     size: int | None = None,
     encode: str = "png",
@@ -166,7 +175,8 @@ def convert(
     """Convert ``source`` to the dataset ``target``; docs/cli.md says what each argument means.
 
     ``jpeg`` is ``"segment"`` (rewritten without loss, so that crops decode faster), ``"keep"``, or
-    ``"encode QUALITY"`` or ``"encode QUALITY MAXSIZE"`` (smaller, with loss, in segments too).
+    ``"encode QUALITY"`` or ``"encode QUALITY MAXSIZE"`` (smaller, with loss, in segments too). Where images
+    are rewritten, ``icc`` keeps their colour profile.
 
     The records are in the source's order, and the shards' contents do not depend on ``workers`` (worker
     processes; by default one a CPU). Nothing is published unless all of it was written.
@@ -182,16 +192,12 @@ def convert(
     )
     if size is not None and (image != "raw" or size < 1):
         raise UsageError(f"size is {size}", hint="give a number of pixels, together with image='raw'")
-    JpegMode.parse(jpeg)  # refuses before the source is looked at
-    url = os.fspath(source)
+    jpeg_mode = JpegMode.parse(jpeg, icc=icc)  # refuses before the source is looked at
+    url, where = os.fspath(source), os.fspath(target)
     given = dict(storage_options or {})
     kind = kind or detect_kind(url, given)
-    where = os.fspath(target)
-    if classes_from is None and mode == "append" and kind == "image-folder":
-        classes_from = where  # the schema must be equal, and so must the classes
-    classes = None if classes_from is None else read_classes(os.fspath(classes_from), given)
     options = SourceOptions(
-        classes=classes,
+        classes=_classes(classes_from, where, kind, mode, given),
         split=split,
         columns=None if columns is None else tuple(columns),
         image_columns=tuple(image_columns),
@@ -200,10 +206,10 @@ def convert(
     )
     return run(
         open_source(url, kind, options),
-        target,
+        where,
         kind=kind,
         origin=url,
-        jpeg=jpeg,
+        jpeg=jpeg_mode,
         check=check,
         on_bad=on_bad,
         image=image,
@@ -216,6 +222,15 @@ def convert(
     )
 
 
+def _classes(
+    classes_from: str | os.PathLike[str] | None, target: str, kind: str, mode: str, options: Mapping[str, Any]
+) -> Any:
+    """Return the classes that the source is to take, or None where it finds them itself."""
+    if classes_from is None and mode == "append" and kind == "image-folder":
+        classes_from = target  # the schema must be equal, and so must the classes
+    return None if classes_from is None else read_classes(os.fspath(classes_from), options)
+
+
 def _check_choices(**choices: tuple[Any, Sequence[Any]]) -> None:
     for name, (value, allowed) in choices.items():
         if value not in allowed:
@@ -225,11 +240,11 @@ def _check_choices(**choices: tuple[Any, Sequence[Any]]) -> None:
 
 def run(
     source: Source,
-    target: str | os.PathLike[str],
+    target: str,
     *,
     kind: str,
     origin: str,
-    jpeg: str = "segment",
+    jpeg: JpegMode,
     check: str = "header",
     on_bad: str = "raise",
     image: str = "keep",
@@ -242,61 +257,62 @@ def run(
 ) -> Converted:
     """Convert an opened source: what :func:`convert` and ``from_torch`` share."""
     started = time.perf_counter()
-    where = os.fspath(target)
-    target_options = {} if local_path(where) is not None else dict(storage_options or {})
-    storage = open_storage(where, target_options)
+    target_options = {} if local_path(target) is not None else dict(storage_options or {})
+    storage = open_storage(target, target_options)
     shard_bytes = parse_size(shard_size)
     schema, images = image_step(source, image, size, shard_bytes)
     base = read_base(storage, mode, schema)  # refuses before the work rather than after it
-    mode_of_jpeg = JpegMode.parse(jpeg if images is None else "keep")
-    jobs = [
-        _Job(
-            partition,
-            where,
-            schema,
-            f"{number:06d}",
-            name,
-            shard_bytes,
-            mode_of_jpeg,
-            check,
-            on_bad,
-            images,
-            target_options,
-        )
-        for name in source.split_names()
-        for number, partition in enumerate(source.partitions(name, shard_bytes))
-    ]
-    if not jobs:
-        raise SourceError("the source has no records", path=origin)
-    totals = [job.partition.records for job in jobs]
-    total = None if None in totals else sum(count or 0 for count in totals)
-    progress(0, total)
-    concurrency = "threads" if where.startswith("memory://") else source.concurrency
-    with _no_empty_folder_left(where):
-        outcomes = run_tasks(
-            _write_part,
-            jobs,
-            workers=1 if source.concurrency == "none" else usable_cpus() if workers is None else workers,
-            processes=concurrency == "processes",
-            report=lambda count: progress(count, total),
-            undo=lambda outcome: Writer.discard(where, [outcome.part], storage_options=target_options),
-        )
+    if images is not None:
+        jpeg = JpegMode("keep")
+    task = _Task(target, schema, shard_bytes, jpeg, check, on_bad, images, target_options)
+    jobs = _jobs(source, task, origin)
+    with _no_empty_folder_left(target):
+        outcomes = _write(source, task, jobs, workers, progress)
         manifest = _publish(
-            source, schema, where, outcomes, mode, {"kind": kind, "origin": origin}, target_options
+            source, schema, target, outcomes, mode, {"kind": kind, "origin": origin}, target_options
         )
     notes = list(source.notes)
     if base.generation and mode == "overwrite":
         notes.append("the shards of the dataset that was replaced stay until `fastload gc`")
     done = _summary(source, outcomes)
-    if done["jpeg"] is not None and mode_of_jpeg.kind != "keep" and _backend.core() is None:
+    if done["jpeg"] is not None and jpeg.kind != "keep" and _backend.core() is None:
         notes.append(NO_CORE)
     return Converted(
-        where,
+        target,
         kind,
         **done,
         fingerprint=manifest.fingerprint,
         seconds=time.perf_counter() - started,
         notes=tuple(notes),
+    )
+
+
+def _jobs(source: Source, task: _Task, origin: str) -> list[_Job]:
+    jobs = [
+        _Job(task, partition, f"{number:06d}", split)
+        for split in source.split_names()
+        for number, partition in enumerate(source.partitions(split, task.shard_bytes))
+    ]
+    if not jobs:
+        raise SourceError("the source has no records", path=origin)
+    return jobs
+
+
+def _write(
+    source: Source, task: _Task, jobs: Sequence[_Job], workers: int | None, progress: Progress
+) -> list[_Outcome]:
+    """Write all parts; where one fails, remove what was written and raise its error."""
+    counts = [job.partition.records for job in jobs]
+    total = None if None in counts else sum(count or 0 for count in counts)
+    progress(0, total)
+    concurrency = "threads" if task.target.startswith("memory://") else source.concurrency
+    return run_tasks(
+        _write_part,
+        jobs,
+        workers=1 if source.concurrency == "none" else usable_cpus() if workers is None else workers,
+        processes=concurrency == "processes",
+        report=lambda count: progress(count, total),
+        undo=lambda outcome: Writer.discard(task.target, [outcome.part], storage_options=task.target_options),
     )
 
 
@@ -369,6 +385,7 @@ def from_torch(
     classes: Sequence[str] | None = None,
     encode: str = "png",
     jpeg: str = "segment",
+    icc: bool = False,
     shard_size: int | str = "256MB",
     mode: str = "create",
     storage_options: Mapping[str, Any] | None = None,
@@ -383,7 +400,7 @@ def from_torch(
     image and an int gives ``image`` and ``label``, another pair ``x`` and ``y``; an int of one of those
     names (or ``target``) is a Label where ``classes`` or ``dataset.classes`` are known. Pillow images are
     encoded anew: ``encode`` is ``"png"`` or ``"webp"`` (both without loss) or ``"jpeg"`` (quality 95).
-    What becomes of JPEG images is ``jpeg``, as for :func:`convert`.
+    What becomes of JPEG images is ``jpeg`` and ``icc``, as for :func:`convert`.
 
     It runs in the calling process; ``fastload convert module:object`` uses several. Raises SourceError,
     with the index as ``record``, for a sample that differs from the schema.
@@ -399,10 +416,10 @@ def from_torch(
     options = SourceOptions(classes=None if classes is None else tuple(classes), split=split, encode=encode)
     return run(
         TorchDatasetSource(dataset, options, known),
-        path,
+        os.fspath(path),
         kind="torch",
         origin=type(dataset).__name__,
-        jpeg=jpeg,
+        jpeg=JpegMode.parse(jpeg, icc=icc),
         shard_size=shard_size,
         mode=mode,
         storage_options=storage_options,

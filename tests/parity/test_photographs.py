@@ -1,7 +1,7 @@
-"""Exact decoding of JPEG images is within 1 of 255 of Pillow's at every pixel, and equal with and without segments.
+"""Exact decoding of JPEG images: within 1 of 255 of Pillow's at every pixel, the same with and without segments.
 
 The photographs are painted and, where scikit-image or scikit-learn are installed, theirs. With
-FASTLOAD_PHOTOGRAPHS=FOLDER (and -s, to see the figures) they are the first 500 JPEG files of that folder instead;
+FASTLOAD_PHOTOGRAPHS=FOLDER (and -s, to see the figures) they are the first 500 JPEG files of that folder;
 FASTLOAD_PHOTOGRAPHS_COUNT is another number.
 """
 
@@ -19,7 +19,7 @@ from PIL import Image
 
 from fastload import _backend
 from fastload import transforms as T
-from fastload.bench.photographs import cut_photograph, paint, shipped_photographs
+from fastload.bench.photographs import PAINTED, cut_photograph, paint, shipped_photographs
 from fastload.transforms.random import Draws
 
 core = _backend.core()
@@ -33,8 +33,9 @@ SAMPLINGS = ("4:4:4", "4:2:2", "4:2:0", "4:4:0", "4:1:1", "gray")
 def sampled_otherwise(encoded: bytes, old: int, new: int) -> bytes:
     """Return a baseline image of luma factors ``old`` (2x1 is 0x21) as one of factors ``new``.
 
-    Pillow writes no 4:4:0 and no 4:1:1. An MCU holds as many blocks in either, so that the headers alone need to
-    change, the size with them: blocks of luma trade places within their MCU, and the image is as sound as before.
+    Pillow writes no 4:4:0 and no 4:1:1. An MCU holds as many blocks in either, so that the headers alone need
+    to change, the size with them: blocks of luma trade places within their MCU, and the image is as sound as
+    before.
     """
     at = encoded.index(b"\xff\xc0")
     data = bytearray(encoded)
@@ -67,7 +68,7 @@ def native(ops, encoded: bytes, position: int) -> np.ndarray:
 
 
 def largest_difference(encoded: bytes, position: int) -> int:
-    """Return the largest difference from Pillow over all pixels of the whole image, of crops and of resized ones.
+    """Return the largest difference from Pillow over all pixels: of the whole image, of crops, resized or not.
 
     Where the image can be rewritten in segments, each result must be the same from that.
     """
@@ -105,7 +106,7 @@ def some_photographs() -> list[bytes]:
         assert len(files) == count
         return [file.read_bytes() for file in files]
     wholes = [Image.open(path).convert("RGB") for path in shipped_photographs().values()]
-    wholes += [Image.fromarray(paint(name, width=700, height=500)) for name in "abcdef"]
+    wholes += [Image.fromarray(paint(name, width=700, height=500)) for name in PAINTED]
     return [cut_photograph(wholes[i % len(wholes)], i) for i in range(24)]
 
 
@@ -146,7 +147,7 @@ def test_widths_that_nothing_near_divides():
     for across in (11, 13, 17, 19, 22, 23, 26):
         for sampling in SAMPLINGS:
             block = 8 if sampling in ("4:4:4", "gray") else 16
-            image = Image.fromarray(paint("x", width=across * block, height=90))
+            image = Image.fromarray(paint("snow", width=across * block, height=90))
             for less in (0, 1, 7):
                 data = encode(image.crop((0, 0, image.width - less, 90)), sampling, quality=90)
                 assert largest_difference(data, across) <= 1

@@ -84,13 +84,23 @@ def test_segments_are_lossless_and_counted(folder: Path, tmp_path: Path, workers
 
 
 @needs_core
-def test_a_colour_profile_is_kept_on_request(folder: Path) -> None:
+def test_a_colour_profile_is_kept_on_request(folder: Path, tmp_path: Path) -> None:
     core = _backend.core()
     assert core is not None
     data, reason = core.segment_jpeg((folder / "1.jpg").read_bytes(), keep_icc=True)
     assert reason is None
     assert PillowImage.open(io.BytesIO(data)).info["icc_profile"] == b"i" * 3000
     assert core.segment_jpeg(b"text") == (None, "damaged")
+    for jpeg in ("segment", "encode 60 64"):
+        for icc in (False, True):
+            convert(folder, tmp_path / "p.fl", jpeg=jpeg, icc=icc, mode="overwrite")
+            found = [PillowImage.open(io.BytesIO(data)).info for data in stored(tmp_path / "p.fl")]
+            assert [info.get("icc_profile") for info in found[:3]] == [
+                None,
+                b"i" * 3000 if icc else None,
+                None,
+            ]
+            assert inspect(stored(tmp_path / "p.fl")[1]).orientation == 6
 
 
 def test_keep(folder: Path, tmp_path: Path) -> None:
@@ -162,4 +172,5 @@ def test_bad_modes(text: str) -> None:
 
 def test_modes() -> None:
     assert JpegMode.parse("segment") == JpegMode("segment")
+    assert JpegMode.parse("segment", icc=True) == JpegMode("segment", icc=True)
     assert JpegMode.parse("encode 90") == JpegMode("encode", 90)
