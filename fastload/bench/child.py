@@ -8,6 +8,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import importlib
+import itertools
 import json
 import os
 import sys
@@ -69,23 +70,27 @@ def evict(folder: str) -> None:
 
 
 def _engine_batches(dataset: Any, request: Request) -> Iterator[int]:
-    """Yield the sizes of batches of one epoch, straight from the engine."""
+    """Yield the sizes of batches without end, straight from one engine that is never left without work.
+
+    An engine anew each epoch would start threads and check the shards' checksums each time, which the loader
+    with persistent workers does once.
+    """
     from fastload.engine import BatchIndices, make_engine
 
     engine = make_engine(dataset.plan(seed=0), request.workers)
-    order = np.random.default_rng(0).permutation(request.records).astype(np.int64)
-    count = request.records // request.batch_size
+    random = np.random.default_rng(0)
     in_flight: collections.deque[int] = collections.deque()
     try:
-        for number in range(count + AHEAD):
-            if number < count:
-                positions = np.arange(number * request.batch_size, (number + 1) * request.batch_size)
-                records = order[positions]
-                engine.submit(BatchIndices(positions, np.zeros_like(records), records))
+        for epoch in itertools.count():
+            order = random.permutation(request.records).astype(np.int64)
+            for first in range(0, request.records - request.batch_size + 1, request.batch_size):
+                records = order[first : first + request.batch_size]
+                positions = np.arange(first, first + len(records))
+                engine.submit(BatchIndices(positions, np.zeros_like(records), records, epoch))
                 in_flight.append(len(records))
-            if number >= AHEAD and in_flight:
-                engine.next()
-                yield in_flight.popleft()
+                if len(in_flight) > AHEAD:
+                    engine.next()
+                    yield in_flight.popleft()
     finally:
         engine.close()
 

@@ -29,8 +29,6 @@ const std::vector<std::vector<OpSpec>> kPrograms = {
      {"to_dtype", {1, 1}},
      {"normalize", {1, 0.5, 0.2}}},
     {{"random_resized_crop", {9, 120, 0.01, 0.2, -2, 2, 3, 1}}, {"to_dtype", {2, 0}}, {"layout", {1}}},
-    {{"decode", {1}}, {"random_resized_crop", {20, 24, 0.08, 1.0, -0.28768208, 0.28768208, 1, 1}}},
-    {{"decode", {1}}, {"resize", {0, 9, 0, 0, 1, 1}}, {"center_crop", {9, 9}}},
     {{"center_crop", {17, 90}}, {"resize", {0, 11, 0, 0, 0, 1}}, {"resize", {1, 64, 64, 0, 1, 0}}},
     {{"decode", {1}}, {"random_resized_crop", {20, 33, 0.08, 1.0, -0.28768208, 0.28768208, 1, 1}}},
     {{"decode", {1}}, {"resize", {0, 6, 0, 0, 1, 1}}, {"center_crop", {9, 20}}, {"layout", {2}}},

@@ -1,4 +1,4 @@
-"""Exact decoding of JPEG images: within 1 of 255 of Pillow's at every pixel, the same with and without segments.
+"""Exact decoding of JPEG images: within 1 of 255 of Pillow's at every pixel, in segments or not.
 
 The photographs are painted and, where scikit-image or scikit-learn are installed, theirs. With
 FASTLOAD_PHOTOGRAPHS=FOLDER (and -s, to see the figures) they are the first 500 JPEG files of that folder;
@@ -68,7 +68,7 @@ def native(ops, encoded: bytes, position: int) -> np.ndarray:
 
 
 def largest_difference(encoded: bytes, position: int) -> int:
-    """Return the largest difference from Pillow over all pixels: of the whole image, of crops, resized or not.
+    """Return the largest difference from Pillow over the whole image and crops, resized or not.
 
     Where the image can be rewritten in segments, each result must be the same from that.
     """
