@@ -142,6 +142,12 @@ class SplitReader:
             self._native_made = True
             return self._native
 
+    @property
+    def open_shards(self) -> int:
+        """Number of shards that are open in this process: read from lately, and kept for further reads."""
+        self._enter_process()
+        return len(self._open) + (0 if self._native is None else int(self._native.open_shards))
+
     def locate(self, record: int) -> tuple[int, int]:
         """Return (shard number, record within the shard). Raises UsageError where there is no such record."""
         if not 0 <= record < self._split.records:

@@ -427,7 +427,8 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         only even the ranks out; ``position`` counts the samples of all ranks since the epoch's beginning,
         without pads. ``batch_info`` is the attribute of that name as a dict. ``rejected`` counts the epoch's
         bad records and ``rejections`` tells of the first 100: path, record, field and error (see
-        ``on_error``). ``engine_counters`` are the engine's own while it lives.
+        ``on_error``). ``open_shards`` counts the dataset's shards that this process holds open.
+        ``engine_counters`` are the engine's own while it lives.
         """
         if self._native is None:
             why = f"the dataset is a {type(self.dataset).__name__}, which torch's own machinery loads"
@@ -439,6 +440,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
             "python_calls": self._native.look.calls(),
             "order": self._order,
             **self._progress.told(),
+            "open_shards": sum(source.open_shards for source in self._native.sources),
             "engine_counters": {} if iterator is None else dict(iterator.engine_stats()),
         }
 

@@ -89,7 +89,7 @@ def test_few_shards_stay_open(path, monkeypatch):
     assert reader.shard(0) is first
     for number in range(10):
         reader.shard(number)
-    assert len(reader._open) == 3
+    assert len(reader._open) == reader.open_shards == 3
     assert reader.shard(0) is not first
     assert first.value(0, 1) == 0  # whoever holds an evicted shard may go on reading
 

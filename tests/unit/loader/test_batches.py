@@ -158,6 +158,7 @@ def test_pickle(ds: Dataset) -> None:
 def test_stats(ds: Dataset, backend: str) -> None:
     loader = DataLoader(ds, batch_size=10, num_workers=1)
     assert loader.stats()["engine"] is None
+    assert loader.stats()["open_shards"] == 0
     iterator = iter(loader)
     next(iterator)
     next(iterator)
@@ -170,6 +171,7 @@ def test_stats(ds: Dataset, backend: str) -> None:
     plain = loader.stats()
     list(iterator)
     assert loader.stats()["samples"] == 53
+    assert loader.stats()["open_shards"] == ds.sources[0].table.shards > 1
     assert plain["samples"] == 20
 
 
