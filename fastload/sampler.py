@@ -10,6 +10,7 @@ import numpy as np
 from torch.utils import data
 
 from fastload.dataset import Dataset
+from fastload.errors import UsageError
 from fastload.sampling import Order, OrderState, Selection, Share
 from fastload.sampling.cursor import Cursor, Place
 from fastload.transforms.random import DRAWS_VERSION
@@ -31,7 +32,7 @@ class DistributedSampler(data.DistributedSampler[int]):
         drop_last: leave out the indices that ``num_replicas`` does not divide, instead of filling up.
 
     It works in torch's DataLoader and any other. fastload's DataLoader recognises it, computes the order
-    natively, and gives the same as with ``shard=True``.
+    natively, and gives the same as with ``shard=True``. Other loaders cannot shuffle a mixture with it.
 
     Each iteration is the next epoch, unless :meth:`set_epoch` names one. Memory is the same at any number
     of indices.
@@ -76,6 +77,12 @@ class DistributedSampler(data.DistributedSampler[int]):
         super().set_epoch(epoch)
 
     def __iter__(self) -> Iterator[int]:
+        records = self.dataset.selection if isinstance(self.dataset, Dataset) else None
+        if self.shuffle and records is not None and not isinstance(records, Selection):
+            raise UsageError(
+                "this dataset shuffles its parts by itself, and indices cannot say how",
+                hint="load it with fastload.DataLoader, or give shuffle=False",
+            )
         share, count = self._share, len(self.dataset)  # type: ignore[arg-type]
         found = self.cursor.peek(lambda place: not share.local_count(count, place.position))
         place = Place(found.epoch, found.position)

@@ -118,6 +118,20 @@ def test_what_was_consumed_may_be_less_than_was_given() -> None:
     assert again.state_dict(consumed=1)["position"] == 10
 
 
+def test_torchs_loader_with_workers_asks_ahead() -> None:
+    def loader(sampler: DistributedSampler) -> data.DataLoader[Any]:
+        return data.DataLoader(range(100), batch_size=5, sampler=sampler, num_workers=1)  # type: ignore[arg-type]
+
+    whole = [batch.tolist() for batch in loader(DistributedSampler(range(100), 2, 1))]
+    sampler = DistributedSampler(range(100), 2, 1)
+    batches = iter(loader(sampler))
+    got = [next(batches).tolist() for _ in range(3)]
+    del batches
+    again = DistributedSampler(range(100), 2, 1)
+    again.load_state_dict(sampler.state_dict(consumed=15))
+    assert got + [batch.tolist() for batch in loader(again)] == whole
+
+
 def test_the_end_of_an_epoch() -> None:
     sampler = DistributedSampler(range(11), 2, 0)
     list(sampler)
