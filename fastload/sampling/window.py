@@ -73,7 +73,7 @@ class WindowOrder:
         self._chunk_places = np.cumsum(sizes) - sizes
         self._key = np.array([permutation_key(seed, epoch)], np.uint64)
         streams = window.streams
-        self.piece_sizes = count // streams + (np.arange(streams) < count % streams)
+        self.piece_sizes = count // streams + (np.arange(streams) < count % streams).astype(np.int64)
         turned = _bits_reversed(streams)
         along = self.piece_sizes[turned]
         self.piece_starts = (np.cumsum(along) - along)[turned]
