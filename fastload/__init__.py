@@ -16,6 +16,7 @@ __version__ = "0.1.0"
 # next to nothing: command lines start and worker processes are made with neither torch nor pyarrow.
 _HOMES = {
     "fastload.dataset": ["Dataset", "open"],
+    "fastload.views": ["concat", "mix"],
     "fastload.loader": ["DataLoader"],
     "fastload.sampler": ["DistributedSampler"],
     "fastload.writer": ["Writer"],
@@ -69,6 +70,8 @@ if TYPE_CHECKING:
     from fastload.schema import StrList as StrList
     from fastload.schema import Tensor as Tensor
     from fastload.schema import Video as Video
+    from fastload.views import concat as concat
+    from fastload.views import mix as mix
     from fastload.writer import Writer as Writer
 
     open = open_dataset

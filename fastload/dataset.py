@@ -5,26 +5,26 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-import operator
 import os
 import random
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from fastload.engine.look import NO_PROGRAM, Look
 from fastload.engine.plan import BatchIndices, Engine, OnError, Plan
 from fastload.engine.transform import transformed
-from fastload.errors import SchemaError, UsageError
+from fastload.errors import UsageError
 from fastload.format import Manifest, SplitReader, parse_size
 from fastload.format.manifest import fingerprint_of
-from fastload.sampling import Selection, Window
+from fastload.sampling import ENDLESS, Mixture, Records, Selection, Weighted, Window
 from fastload.schema import Field, Image, Label, Ragged, Schema
 from fastload.storage import open_storage
 from fastload.transforms import Call
+from fastload.views import Views
 
 if TYPE_CHECKING:
     from PIL import Image as PillowImage
@@ -41,7 +41,7 @@ else:
 __all__ = ["Dataset", "Look", "open_dataset"]
 
 
-class Dataset(_Base):
+class Dataset(Views, _Base):  # type: ignore[misc]  # torch's + makes a ConcatDataset
     """Records of a fastload dataset, or a view of some of them. Made by :func:`fastload.open`.
 
     ``ds[i]`` is one sample: a dict of its fields (a tuple after :meth:`as_tuple`). Images are decoded:
@@ -51,7 +51,8 @@ class Dataset(_Base):
     Null is None.
 
     Slices, lists of indices, :meth:`take` and ``+`` give views, which compose as Python lists do and copy
-    no data. Datasets pickle, and reopen their files in the process that uses them.
+    no data; docs/mixing.md has more views. Datasets pickle, and reopen their files in the process that uses
+    them.
 
     Random transforms draw by a key from torch's generator (Python's where torch is not loaded), so that
     they differ between epochs under any loader; fastload's own DataLoader keys them by its seed, and
@@ -59,7 +60,7 @@ class Dataset(_Base):
     """
 
     def __init__(
-        self, sources: Sequence[SplitReader], selection: Selection, look: Look, metadata: Mapping[str, Any]
+        self, sources: Sequence[SplitReader], selection: Records, look: Look, metadata: Mapping[str, Any]
     ) -> None:
         self.sources = tuple(sources)
         self.selection = selection
@@ -76,9 +77,19 @@ class Dataset(_Base):
         self.__dict__.update(state)
         self._local = threading.local()
 
-    def _with(self, **changes: Any) -> Dataset:
-        parts = {"selection": self.selection, "look": self.look, **changes}
-        return Dataset(self.sources, parts["selection"], parts["look"], self.metadata)
+    def _with(
+        self,
+        *,
+        sources: Sequence[SplitReader] | None = None,
+        selection: Records | None = None,
+        look: Look | None = None,
+    ) -> Dataset:
+        return Dataset(
+            self.sources if sources is None else sources,
+            self.selection if selection is None else selection,
+            self.look if look is None else look,
+            self.metadata,
+        )
 
     # --- what it is ------------------------------------------------------------------------------------
 
@@ -124,8 +135,12 @@ class Dataset(_Base):
         return "\n".join([self._title(), *fields, *maps, f"  as {container} of {kind}"])
 
     def _title(self) -> str:
-        where = ", ".join(dict.fromkeys(f"{source.folder} [{source.name}]" for source in self.sources))
-        return f"Dataset of {len(self):,} records from {where}"
+        places = list(dict.fromkeys(f"{source.folder} [{source.name}]" for source in self.sources))
+        more = [f"{len(places) - 8:,} more"] if len(places) > 8 else []
+        records = self.selection
+        count = "endless" if records.count >= ENDLESS else f"{records.count:,}"
+        title = f"Dataset of {count} records from {', '.join(places[:8] + more)}"
+        return f"{title}: {records.describe()}" if isinstance(records, (Mixture, Weighted)) else title
 
     def _described(self) -> list[tuple[str, str]]:
         """Return each field's name, and its type and operations."""
@@ -140,7 +155,7 @@ class Dataset(_Base):
     def _repr_html_(self) -> str:
         from fastload.display import describe_html
 
-        first = self.selection.locate(np.arange(min(len(self), 4)))
+        first = self.selection.locate(np.arange(min(self.selection.count, 4)))
         return describe_html(self._title(), self._described(), self._sample_plan, *first)
 
     def show(
@@ -155,7 +170,7 @@ class Dataset(_Base):
         """
         from fastload.display import show
 
-        first = self.selection.locate(np.arange(min(len(self), count)))
+        first = self.selection.locate(np.arange(min(self.selection.count, count)))
         return show(self.plan(seed=seed, samples=True), *first, epoch=epoch, path=path)
 
     def explain(
@@ -172,83 +187,6 @@ class Dataset(_Base):
         source, record = (int(numbers[0]) for numbers in self.selection.locate(np.array([entry])))
         place = entry if position is None else position
         return explain(self.plan(seed=seed, samples=True), source, record, position=place, epoch=epoch)
-
-    # --- views -----------------------------------------------------------------------------------------
-
-    @overload
-    def __getitem__(self, key: int) -> Any: ...
-    @overload
-    def __getitem__(self, key: slice | Sequence[int]) -> Dataset: ...
-    def __getitem__(self, key: Any) -> Any:
-        """Return one sample (for an integer) or a view (for a slice or a list of integers).
-
-        Raises IndexError for an index out of range.
-        """
-        if isinstance(key, slice):
-            return self._with(selection=self.selection[key])
-        if isinstance(key, range):
-            return self._with(selection=self._range(key))
-        if isinstance(key, (list, tuple)) or getattr(key, "ndim", False):
-            return self._with(selection=self.selection.take(self.selection.normalise(key)))
-        return self._samples(np.array([self._entry(key)], np.int64))[0]
-
-    def _entry(self, key: Any) -> int:
-        """Return one index as a number in [0, len): Selection.normalise for one, without arrays."""
-        try:
-            index = operator.index(key)
-        except TypeError:
-            raise TypeError(
-                f"a dataset is indexed by an integer, a slice or a list of integers, not {type(key).__name__}"
-            ) from None
-        count = len(self)
-        if not -count <= index < count:
-            raise IndexError(f"index {index} is out of range: the dataset has {count:,} records")
-        return index + count if index < 0 else index
-
-    def _range(self, key: range) -> Selection:
-        if not key or not 0 <= min(key[0], key[-1]) <= max(key[0], key[-1]) < len(self):
-            return self.selection.take(self.selection.normalise(np.asarray(key, dtype=np.int64)))
-        stop = key[-1] + (1 if key.step > 0 else -1)
-        return self.selection[key[0] : stop if stop >= 0 else None : key.step]
-
-    def take(self, count: int) -> Dataset:
-        """Return a view of the first ``count`` records, or of all where there are fewer."""
-        if count < 0:
-            raise UsageError(f"cannot take {count} records")
-        return self[:count]
-
-    def __add__(self, other: Dataset) -> Dataset:  # type: ignore[override]
-        """Return a view of this dataset's records, then the other's.
-
-        Both must have the same schema, columns, transforms and format. Raises SchemaError where not.
-        """
-        if not isinstance(other, Dataset):
-            return NotImplemented
-        difference = self.difference(other)
-        if difference is not None:
-            raise SchemaError(f"these datasets cannot be concatenated: {difference}")
-        sources = list(self.sources)
-        numbers = []
-        for source in other.sources:
-            known = next((number for number, one in enumerate(sources) if one is source), None)
-            if known is None:
-                known = len(sources)
-                sources.append(source)
-            numbers.append(known)
-        selection = self.selection + other.selection.renumbered(numbers)
-        return Dataset(sources, selection, self.look, self.metadata)
-
-    def difference(self, other: Dataset) -> str | None:
-        """Return why samples of two datasets are not of one kind, or None if they are."""
-        mine, theirs = self.sources[0].schema, other.sources[0].schema
-        if mine != theirs:
-            names = [name for name in {**mine, **theirs} if mine.get(name) != theirs.get(name)]
-            return f"their schemas differ in {', '.join(names) or 'the order of their fields'}"
-        for part in dataclasses.fields(Look):
-            if getattr(self.look, part.name) != getattr(other.look, part.name):
-                said = {"programs": "transforms", "tuples": "as_tuple", "ragged": "with_ragged"}
-                return f"their {said.get(part.name, part.name)} differ"
-        return None
 
     # --- what samples look like ------------------------------------------------------------------------
 
@@ -364,11 +302,11 @@ class Dataset(_Base):
         chunks = self.selection.chunks([table.starts.astype(np.int64) for table in tables])
         means = [table.total_bytes / max(1, table.records) for table in tables]
         counts = self.selection.source_counts(len(tables))
-        mean = float(counts @ np.array(means)) / max(1, len(self))
-        return Window.resolve(parse_size(size), chunks, count=len(self), record_bytes=mean)
+        mean = float(counts @ np.array(means)) / max(1, int(counts.sum()))
+        return Window.resolve(parse_size(size), chunks, count=self.selection.span, record_bytes=mean)
 
     def __iter__(self) -> Iterator[Any]:
-        for index in range(len(self)):
+        for index in range(self.selection.count):
             yield self[index]
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
@@ -412,10 +350,10 @@ class Dataset(_Base):
         for low in range(0, len(entries), step):
             part = slice(low, low + step)
             engine.submit(BatchIndices(positions[part], sources[part], records[part], epoch))
-            out.extend(self.split(engine.next(), len(records[part])))
+            out.extend(self.unbatch(engine.next(), len(records[part])))
         return out
 
-    def split(self, values: Mapping[str, Any], count: int) -> list[Any]:
+    def unbatch(self, values: Mapping[str, Any], count: int) -> list[Any]:
         """Return a batch of ``count`` samples, as an engine made it, as single samples."""
         return [self.look.shape(sample) for sample in self.look.samples(values, self._sample_plan, count)]
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from fastload.errors import FastloadError
 from fastload.format import SplitReader
-from fastload.sampling import Selection
+from fastload.sampling import Records
 from fastload.schema import Field
 from fastload.transforms import Operation, SampleKey
 
@@ -56,7 +56,7 @@ class Plan:
     fields: tuple[FieldPlan, ...]
     seed: int = 0
     on_error: OnError = "raise"
-    selection: Selection | None = dataclasses.field(default=None, compare=False)
+    selection: Records | None = dataclasses.field(default=None, compare=False)
     finish: Callable[[Mapping[str, BatchValue], SampleKey], Any] | None = None
 
 

@@ -21,6 +21,9 @@ T = TypeVar("T")
 ATTEMPTS = 10
 """How many substitutes are tried for one record before its error is raised after all."""
 
+_AMONG = 1 << 40
+"""Substitutes come out of so many entries at most: a draw has 53 bits, and endless mixtures have more."""
+
 BAD_RECORD = (CorruptionError, DecodeError, RecordError)
 """What a record's own bytes, or a callable that refuses it, can raise. Everything else is no matter of it."""
 
@@ -29,7 +32,8 @@ def substitute(plan: Plan, epoch: int, position: int, attempt: int) -> BatchIndi
     """Return the record that takes a bad one's place: a function of (seed, epoch, position, attempt)."""
     assert plan.selection is not None, "Look.plan() gives one wherever on_error is substitute"
     draws = Draws(plan.seed, epoch, position, SUBSTITUTE_GROUP)
-    entry = np.array([draws.integer(attempt, len(plan.selection))], np.int64)
+    count = min(plan.selection.count, _AMONG)
+    entry = np.array([draws.integer(attempt, count)], np.int64)
     return BatchIndices(np.array([position], np.int64), *plan.selection.locate(entry), epoch)
 
 

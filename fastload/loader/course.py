@@ -13,7 +13,7 @@ from torch.utils import data
 
 from fastload.engine.plan import Int64Array
 from fastload.loader.recognise import integers, recognise_batching
-from fastload.sampling import Indices, Order, Selection, Share, batches_of
+from fastload.sampling import Indices, Order, Records, Share, batches_of
 from fastload.sampling.cursor import Place
 
 __all__ = ["BatchInfo", "Course", "FollowedCourse", "GlobalBatch", "OrderedCourse", "SampledPlace"]
@@ -134,7 +134,7 @@ class FollowedCourse:
 
     sampler_state: Any = None
 
-    def __init__(self, loader: data.DataLoader[Any], records: Selection, place: Place) -> None:
+    def __init__(self, loader: data.DataLoader[Any], records: Records, place: Place) -> None:
         self._records = records
         self._epoch = place.epoch
         self._start = passed = place.position

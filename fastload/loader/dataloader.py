@@ -29,7 +29,14 @@ from fastload.loader.deliver import (
 )
 from fastload.loader.iterator import EngineIterator, Job, Progress, SpareEngine
 from fastload.loader.layout import Layout
-from fastload.loader.recognise import recognise_batching, recognise_sampler, unwrap, wrapped_inside
+from fastload.loader.recognise import (
+    EndlessSampler,
+    endless,
+    recognise_batching,
+    recognise_sampler,
+    unwrap,
+    wrapped_inside,
+)
 from fastload.loader.sharding import process_topology, topology
 from fastload.loader.state import read, state_of, written
 from fastload.sampler import DistributedSampler
@@ -126,6 +133,8 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         self._sharding.check(batch_size, native=self._native is not None)
         plain = not shuffle and sampler is None and batch_sampler is None
         check_window(shuffle_window, shuffled=self._native is not None and not plain)
+        if sampler is None and batch_sampler is None and endless(self._native):
+            sampler, shuffle = EndlessSampler(bool(shuffle)), None
         self._sized = batch_sampler is not None or batch_size != 1
         if global_batch_size is not None and not self._sized:
             batch_size = global_batch_size
@@ -217,7 +226,8 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         """Return how epochs are laid out, or None where the indices of a sampler are followed."""
         assert self._native is not None
         batching = recognise_batching(self)
-        known = None if batching is None else recognise_sampler(batching.sampler, len(self._native))
+        count = self._native.selection.count
+        known = None if batching is None else recognise_sampler(batching.sampler, count)
         if batching is not None and known is not None:
             window = self._window if known.shuffle else None
             return Layout(self._native.selection, batching, known, self._sharding, window, self._sized)
@@ -387,7 +397,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         return layout
 
     def _state(self, layout: Layout | None, seed: int, place: Place) -> OrderState:
-        return state_of(layout, len(cast(Dataset, self._native)), self._fingerprint, seed, place)
+        return state_of(layout, cast(Dataset, self._native).selection.count, self._fingerprint, seed, place)
 
     @functools.cached_property
     def _fingerprint(self) -> str:

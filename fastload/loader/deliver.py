@@ -56,7 +56,7 @@ def deliver_collated(
     position: int,
 ) -> Any:
     """Return what the user's ``collate`` makes of single samples."""
-    samples = [dataset.split(values, 1)[0] for values in made]
+    samples = [dataset.unbatch(values, 1)[0] for values in made]
     _check_some(samples)
     batch = dataset.look.map_batch(collate(samples), seed, epoch, position)
     return pin_memory(batch) if pin else batch  # type: ignore[no-untyped-call]
@@ -73,7 +73,7 @@ def deliver_sample(
     position: int,
 ) -> Any:
     """Return a single sample."""
-    (sample,) = dataset.split(made[0], 1)
+    (sample,) = dataset.unbatch(made[0], 1)
     sample = sample if convert is None else convert(sample)
     return pin_memory(sample) if pin else sample  # type: ignore[no-untyped-call]
 

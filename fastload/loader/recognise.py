@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,13 @@ from torch.utils import data
 
 from fastload.dataset import Dataset
 from fastload.sampler import DistributedSampler
+from fastload.sampling import ENDLESS, Selection
 
 __all__ = [
     "Batching",
+    "EndlessSampler",
     "Shuffle",
+    "endless",
     "integers",
     "recognise_batching",
     "recognise_sampler",
@@ -44,6 +48,8 @@ def unwrap(dataset: object) -> Dataset | None:
         for part in rest:
             if first is None or part is None or first.difference(part) is not None:
                 return None
+            if not isinstance(first.selection, Selection) or not isinstance(part.selection, Selection):
+                return None  # a mixture has an order of its own, which a concatenation would lose
             first = first + part
         return first
     return None
@@ -78,12 +84,29 @@ class Shuffle:
         return self.distributed is not None and bool(self.distributed.drop_last)
 
 
+@dataclasses.dataclass(frozen=True)
+class EndlessSampler:
+    """The indices of a dataset without an end; torch's samplers ask for its length."""
+
+    shuffle: bool
+
+    def __iter__(self) -> Iterator[int]:
+        return itertools.count()
+
+
+def endless(dataset: Dataset | None) -> bool:
+    """Return whether it is a fastload dataset that never ends."""
+    return dataset is not None and dataset.selection.count >= ENDLESS
+
+
 def recognise_sampler(sampler: object, count: int) -> Shuffle | None:
     """Return how to run ``sampler`` over ``count`` records natively, or None to follow its indices.
 
     Known are torch's SequentialSampler, RandomSampler (each record once) and DistributedSampler, not their
     subclasses, and fastload's DistributedSampler, over a dataset of that length.
     """
+    if isinstance(sampler, EndlessSampler):
+        return Shuffle(sampler.shuffle)
     if type(sampler) is data.SequentialSampler and len(sampler.data_source) == count:
         return Shuffle(False)
     if type(sampler) is data.RandomSampler:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -46,16 +47,44 @@ class Order(Protocol):
 class Records(Protocol):
     """What a dataset holds, in its own order: entry i is ``ds[i]``."""
 
+    @property
+    def count(self) -> int:
+        """Entries: ENDLESS where they never end."""
+
     def __len__(self) -> int: ...
 
     def locate(self, entries: Int64Array, /) -> tuple[Int64Array, Int64Array]:
-        """Return (sources, records), int64, of ``entries``, each in [0, len)."""
+        """Return (sources, records), int64, of ``entries``, each in [0, count)."""
 
     def digest(self) -> bytes:
         """Return 16 bytes that name the records and their order."""
 
     def order(self, seed: int, epoch: int, *, shuffle: bool, window: Window | None = None) -> Order:
         """Return the order of one epoch over them."""
+
+    def normalise(self, indices: Sequence[int] | npt.ArrayLike) -> Int64Array:
+        """Return user-given indices (negative ones count from the end) as int64 in [0, count)."""
+
+    def __getitem__(self, key: slice, /) -> Records: ...
+
+    def take(self, indices: Int64Array) -> Records:
+        """Return the entries at ``indices``, in that order; each in [0, count)."""
+
+    def renumbered(self, numbers: Sequence[int]) -> Records:
+        """Return the same with source s called ``numbers[s]``."""
+
+    def source_counts(self, sources: int) -> Int64Array:
+        """Return how many records of each of ``sources`` sources may be met."""
+
+    def chunks(self, shard_starts: Sequence[Int64Array]) -> Int64Array:
+        """Return where shards begin in a line of ``span`` places, ascending from 0: what a Window takes.
+
+        Entries of a selection are these places; other records have those of what they are drawn from.
+        """
+
+    @property
+    def span(self) -> int:
+        """The length of the line that ``chunks`` divides."""
 
 
 class _Located(Protocol):

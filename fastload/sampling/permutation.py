@@ -99,7 +99,7 @@ def _permute_numpy(positions: Int64Array, count: int, key: int) -> Int64Array:
     outside = (positions < 0) | (positions >= count)
     if outside.any():
         raise UsageError(f"position {int(positions[outside][0])} is not in [0, {count})")
-    return _walk(positions, count, _scalar_round_keys(key, count))
+    return _walk(positions, np.array([count]), _bits(count), _scalar_round_keys(key, count))
 
 
 def _permute_each_numpy(positions: Int64Array, counts: Int64Array, keys: UInt64Array) -> Int64Array:
@@ -108,9 +108,12 @@ def _permute_each_numpy(positions: Int64Array, counts: Int64Array, keys: UInt64A
         wrong = int(np.flatnonzero(outside)[0])
         raise UsageError(f"position {positions[wrong]} is not in [0, {counts[wrong]})")
     result = np.empty(len(positions), np.int64)
-    for count in np.unique(counts).tolist():  # few: blocks are equal but for the last ones
-        chosen = np.flatnonzero(counts == count)
-        result[chosen] = _walk(positions[chosen], count, _round_keys(keys[chosen], count))
+    sizes, which = np.unique(counts, return_inverse=True)
+    widths = np.array([_bits(size) for size in sizes.tolist()], np.int64)[which]
+    for bits in np.unique(widths).tolist():
+        chosen = np.flatnonzero(widths == bits)
+        round_keys = _round_keys(keys[chosen], counts[chosen], bits)
+        result[chosen] = _walk(positions[chosen], counts[chosen], bits, round_keys)
     return result
 
 
@@ -123,14 +126,18 @@ def _rounds(bits: int) -> int:
     return max(8, 4 * -(-24 // bits))
 
 
-def _walk(positions: Int64Array, count: int, keys: UInt32Array) -> Int64Array:
-    """Run the network until every value is below ``count``; ``keys`` are (rounds, 1) or (rounds, values)."""
-    result = _feistel(positions, _bits(count), keys)
-    outside = np.flatnonzero(result >= count)
+def _walk(positions: Int64Array, counts: Int64Array, bits: int, keys: UInt32Array) -> Int64Array:
+    """Run the network until every value is below its count.
+
+    ``counts`` has 1 or as many numbers as there are values, all of ``bits`` bits; ``keys`` are (rounds, 1)
+    or (rounds, values).
+    """
+    result = _feistel(positions, bits, keys)
+    outside = np.flatnonzero(result >= counts)
     while len(outside):
         chosen = keys if keys.shape[1] == 1 else keys[:, outside]
-        result[outside] = _feistel(result[outside], _bits(count), chosen)
-        outside = outside[result[outside] >= count]
+        result[outside] = _feistel(result[outside], bits, chosen)
+        outside = outside[result[outside] >= (counts if len(counts) == 1 else counts[outside])]
     return result
 
 
@@ -159,10 +166,10 @@ def _mix32(values: UInt32Array, key: UInt32Array) -> UInt32Array:
     return mixed
 
 
-def _round_keys(keys: UInt64Array, count: int) -> UInt32Array:
-    """Return the round keys of permutations of ``count``: (rounds, keys)."""
-    states = absorb(keys, np.array([count]))
-    rounds = _rounds(_bits(count))
+def _round_keys(keys: UInt64Array, counts: Int64Array, bits: int) -> UInt32Array:
+    """Return the round keys of permutations of ``counts``, all of ``bits`` bits: (rounds, keys)."""
+    states = absorb(keys, counts)
+    rounds = _rounds(bits)
     out = np.empty((rounds, len(keys)), np.uint32)
     for pair in range(rounds // 2):
         mixed = _mix64_array(states + np.uint64(_GOLDEN * (pair + 1) & _MASK64))
@@ -173,7 +180,7 @@ def _round_keys(keys: UInt64Array, count: int) -> UInt32Array:
 
 @functools.lru_cache(maxsize=64)
 def _scalar_round_keys(key: int, count: int) -> UInt32Array:
-    return _round_keys(np.array([key], np.uint64), count)
+    return _round_keys(np.array([key], np.uint64), np.array([count]), _bits(count))
 
 
 def _mix64(value: int) -> int:
