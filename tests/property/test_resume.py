@@ -42,6 +42,22 @@ class Run:
     shuffle: bool
     window: str | None
     tail: str
+    mixed: tuple[tuple[int, ...], str] | None
+    """Weights of thirds of the dataset, and when the mixture of them ends."""
+
+    @property
+    def endless(self) -> bool:
+        return self.mixed is not None and self.mixed[1] == "endless"
+
+    def dataset(self, path: str) -> Dataset:
+        ds = fastload.open(path)[: self.count]
+        if self.mixed is None:
+            return ds
+        weights, ends = self.mixed
+        third = max(1, self.count // 3)
+        thirds = [ds[:third], ds[third : 2 * third], ds[2 * third :]]
+        parts = {str(n): (part, weights[n]) for n, part in enumerate(thirds) if len(part)}
+        return fastload.mix(parts, stop=ends)  # type: ignore[arg-type]
 
     def options(self) -> dict[str, Any]:
         window = self.window if self.shuffle else None
@@ -66,7 +82,13 @@ RUNS = st.builds(
     shuffle=st.booleans(),
     window=st.sampled_from([None, "1KB", "32MB"]),
     tail=st.sampled_from(["pad", "uneven", "drop_last"]),
+    mixed=st.none()
+    | st.tuples(
+        st.tuples(*[st.integers(1, 7)] * 3), st.sampled_from(["first_exhausted", "all_exhausted", "endless"])
+    ),
 )
+ENOUGH = 12
+"""Batches of a mixture that never ends."""
 TEAMS = st.builds(
     Team, world=st.integers(1, 5), workers=st.integers(0, 2), batch=st.sampled_from([0, 1, 6, 13])
 )
@@ -90,7 +112,7 @@ def joined(
             if state is not None:
                 loader.load_state_dict(json.loads(state))
             loader.set_epoch(run.epoch)
-            plan = loader.plan(1 << 20)
+            plan = loader.plan(ENOUGH if run.endless else 1 << 20)
             seen = 0
             for number, got in enumerate(itertools.islice(iter(loader), stop)):
                 info = loader.batch_info
@@ -99,7 +121,7 @@ def joined(
                 rows = zip(info.positions.tolist(), got["x"].tolist(), info.pads.tolist(), strict=True)
                 parts.setdefault(number, []).extend((position, x) for position, x, pad in rows if not pad)
                 seen = number + 1
-            if stop is None:
+            if stop is None and not run.endless:
                 assert seen == len(loader) or state is not None
             states.add(json.dumps(loader.state_dict()))
     batches = [[x for _, x in sorted(parts[number])] for number in sorted(parts)]
@@ -112,11 +134,11 @@ def joined(
 def test_resuming_anywhere_is_exact(
     numbers: str, backend: str, run: Run, batch: int, before: Team, after: Team, where: float
 ) -> None:
-    dataset = fastload.open(numbers)[: run.count]
+    dataset = run.dataset(numbers)
     batch = max(batch, before.world, after.world)
-    whole, _ = joined(dataset, run, Team(1, 0, 0), batch)
+    whole, _ = joined(dataset, run, Team(1, 0, 0), batch, stop=ENOUGH if run.endless else None)
     flat = [x for part in whole for x in part]
-    if run.tail != "drop_last":
+    if run.tail != "drop_last" and run.mixed is None:
         assert sorted(flat) == list(range(run.count))
     stop = int(where * len(whole))
     first, state = joined(dataset, run, before, batch, stop=stop)
@@ -125,10 +147,14 @@ def test_resuming_anywhere_is_exact(
         assert run.tail == "uneven"
         assert stop == len(whole)
         return
-    rest, _ = joined(dataset, run, after, batch, state)
+    rest, _ = joined(dataset, run, after, batch, state, ENOUGH - stop if run.endless else None)
     assert rest == whole[stop:]
     if after.batch:  # another size of batches, from there on
-        other, _ = joined(dataset, run, after, max(after.batch, after.world), state)
+        size = max(after.batch, after.world)
+        other, _ = joined(dataset, run, after, size, state, ENOUGH if run.endless else None)
         got = [x for part in other for x in part]
         expected = flat[stop * batch :]
-        assert got == expected if run.tail != "drop_last" else got[: len(expected)] == expected[: len(got)]
+        if run.endless or run.tail == "drop_last":  # how much comes depends on the size
+            assert got[: len(expected)] == expected[: len(got)]
+        else:
+            assert got == expected

@@ -13,7 +13,7 @@ from torch.utils import data
 
 import fastload
 from fastload import DataLoader, DistributedSampler
-from fastload.errors import StateError
+from fastload.errors import StateError, UsageError
 from fastload.sampling import permute
 
 
@@ -187,6 +187,16 @@ def test_a_state_loaded_into_the_sampler_is_the_loaders(record_dataset: str, bac
     second = DataLoader(ds, batch_size=8, sampler=sampler)
     sampler.load_state_dict(first.state_dict())
     assert torch.equal(next(iter(second))["x"], next(iterator)["x"])
+
+
+def test_a_mixtures_shuffle_is_no_order_of_indices(record_dataset: str, backend: str) -> None:
+    ds = fastload.open(record_dataset)
+    mixed = fastload.mix({"a": (ds[:60], 2), "b": (ds[60:], 1)})
+    with pytest.raises(UsageError, match="shuffles its parts by itself"):
+        iter(DistributedSampler(mixed, 2, 0))
+    assert list(DistributedSampler(mixed, 2, 1, shuffle=False))[:3] == [1, 3, 5]
+    loader = DataLoader(mixed, batch_size=5, sampler=DistributedSampler(mixed, 2, 0))
+    assert len(list(loader)) == len(loader)
 
 
 def test_pickle_keeps_the_place(tmp_path: Path) -> None:

@@ -426,6 +426,32 @@ def test_other_batch_samplers(ds: Dataset) -> None:
     assert [batch["x"].tolist() for batch in again] == [[3, 3, 3], [7]]
 
 
+def test_a_mixture_that_never_ends(ds: Dataset) -> None:
+    def endless(batch_size: int = 5) -> DataLoader[Any]:
+        return make(fastload.mix({"a": (ds[:9], 3), "b": (ds[9:], 1)}, stop="endless"), batch_size)
+
+    loader = endless()
+    with pytest.raises(TypeError):
+        len(loader)
+    iterator = iter(loader)
+    take(iterator, 40)
+    state = json.loads(json.dumps(loader.state_dict()))
+    assert state["position"] == 200
+    again = endless()
+    again.load_state_dict(state)
+    assert [batch.records.tolist() for batch in again.plan(1)] == [take(iter(again), 1)]
+    again.load_state_dict({**state, "position": 10**15})
+    far = iter(again)
+    take(far, 1)
+    assert again.state_dict()["position"] == 10**15 + 5
+    other = make(fastload.mix({"a": (ds[:9], 2), "b": (ds[9:], 1)}, stop="endless"))
+    with pytest.raises(StateError, match="fingerprint"):
+        other.load_state_dict(state)
+    shards = endless(7)
+    shards.load_state_dict(state)
+    assert take(iter(shards), 5) == take(iterator, 7)
+
+
 def test_plan(ds: Dataset) -> None:
     loader = make(ds)
     state = loader.state_dict()
