@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from fastload.errors import UsageError
-from fastload.sampling import Mixture, Selection, cells_of, shares_of
+from fastload.sampling import Mixture, Selection, Window, cells_of, shares_of
 from fastload.sampling.interleave import Interleaving
 
 weights_of = st.lists(st.integers(0, 12) | st.floats(0, 1).map(lambda w: round(w, 2)), min_size=1, max_size=6)
@@ -77,6 +77,29 @@ def test_a_mixture_is_one_function_of_the_position(
     some = np.array(data.draw(st.lists(st.integers(0, count - 1), max_size=20)), np.int64)
     again = mixture.order(seed, epoch, shuffle=shuffle).locate(some)
     assert again[0].tolist() == sources[some].tolist()
+    assert again[1].tolist() == records[some].tolist()
+
+
+@settings(deadline=None)
+@given(mixtures(), st.integers(0, 2**64 - 1), st.integers(1, 30), st.integers(1, 6), st.data())
+def test_a_window_moves_records_within_their_source_only(
+    mixture: Mixture, seed: int, block: int, streams: int, data: st.DataObject
+) -> None:
+    shards = data.draw(st.integers(1, 9))
+    starts = [np.append(np.arange(0, part.count, shards), part.count) for part in mixture.parts]
+    window = Window(1 << streams, block, mixture.chunks(starts))
+    order = mixture.order(seed, 0, shuffle=True, window=window)
+    count = min(order.count, 600)
+    sources, records = order.locate(np.arange(count))
+    assert sources.tolist() == mixture.order(seed, 0, shuffle=True).locate(np.arange(count))[0].tolist()
+    for source, part in enumerate(mixture.parts):
+        mine = records[sources == source].tolist()
+        for low in range(0, len(mine), max(1, part.count)):
+            once = mine[low : low + part.count]
+            assert len(set(once)) == len(once)
+            assert all(0 <= record < part.count for record in once)
+    some = np.array(data.draw(st.lists(st.integers(0, count - 1), max_size=20)), np.int64)
+    again = mixture.order(seed, 0, shuffle=True, window=window).locate(some)
     assert again[1].tolist() == records[some].tolist()
 
 
