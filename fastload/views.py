@@ -169,6 +169,19 @@ class Views:
         names = _names(self, field, groups)
         return self._with(selection=Mixture.of(parts, [1] * len(parts), stop=stop, names=names))
 
+    def names_at(self, positions: Sequence[int] | Any) -> list[str]:
+        """Return which dataset of a mixture each position of an epoch is of; of ``balanced``, which value.
+
+        ``ds.names_at(loader.batch_info.positions)`` tells it of the batch that a loader of ``ds`` gave last.
+        It is the same in every epoch, shuffled or not. Raises UsageError for what is no mixture.
+        """
+        if not isinstance(self.selection, Mixture):
+            raise UsageError("this is no mixture, whose samples have a name", hint="see fastload.mix")
+        array = np.asarray(positions, dtype=np.int64)
+        if len(array) and int(array.min()) < 0:
+            raise UsageError(f"position {int(array.min())} is negative")
+        return self.selection.names_at(array)
+
     # --- several as one --------------------------------------------------------------------------------
 
     def __add__(self, other: Dataset) -> Dataset:

@@ -113,6 +113,11 @@ class Mixture(Drawn):
             sha.update(part.digest())
         return sha.digest()[:16]
 
+    def names_at(self, positions: Int64Array) -> list[str]:
+        """Return the name of the part that has each of ``positions``: pads, at or beyond the count, too."""
+        parts = self.interleaving.place(positions % max(1, self.count))[0]
+        return [self.names[part] for part in parts.tolist()]
+
     def renumbered(self, numbers: Sequence[int]) -> Mixture:
         """Return the mixture with source s called ``numbers[s]``."""
         return dataclasses.replace(self, parts=tuple(part.renumbered(numbers) for part in self.parts))
@@ -213,10 +218,6 @@ class MixtureOrder:
     @functools.cached_property
     def _keys(self) -> npt.NDArray[np.uint64]:
         return absorb(np.zeros(len(self._seeds), np.uint64), self._seeds)
-
-    def parts_at(self, positions: Int64Array) -> Int64Array:
-        """Return which part has each of ``positions``."""
-        return self.mixture.interleaving.place(positions)[0]
 
     def locate(self, positions: Int64Array) -> tuple[Int64Array, Int64Array]:
         """Return (sources, records), int64, of the samples at ``positions``, each in [0, count)."""

@@ -188,6 +188,22 @@ def test_ranks_share_a_mixture(ds: Dataset, small: Dataset) -> None:
     assert [x for group in zip(*ranks, strict=True) for x in group] == whole
 
 
+def test_which_dataset_a_sample_is_of(ds: Dataset, small: Dataset) -> None:
+    mixed = fastload.mix({"a": (ds, 0.7), "b": (small, 0.3)})
+    loader = fastload.DataLoader(mixed, batch_size=8, shuffle=True, seed=0, num_workers=2)
+    for batch in loader:
+        assert loader.batch_info is not None
+        names = mixed.names_at(loader.batch_info.positions)
+        assert names == ["b" if x >= 1000 else "a" for x in batch["x"].tolist()]
+    assert mixed.names_at([100, 107]) == mixed.names_at([0, 7])  # pads
+    assert mixed.names_at([]) == []
+    assert ds.balanced("label").names_at(range(3)) == ["cat", "dog", "owl"]
+    with pytest.raises(UsageError, match="no mixture"):
+        ds.names_at([0])
+    with pytest.raises(UsageError, match="position -1 is negative"):
+        mixed.names_at([-1])
+
+
 def test_a_substitute_comes_out_of_the_mixture(ds: Dataset, small: Dataset) -> None:
     mixed = fastload.mix({"a": (ds, 0.5), "b": (small, 0.5)}, stop="endless")
 
