@@ -138,15 +138,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         self._sized = batch_sampler is not None or batch_size != 1
         if global_batch_size is not None and not self._sized:
             batch_size = global_batch_size
-        self._sampler_epoch: int | None = None
-        self._seed_used: int | None = None
-        self._warned = False
-        self._progress = Progress()
-        self._order: str | None = None
-        self._engine_name: str | None = None
-        self._iterators: weakref.WeakSet[EngineIterator] = weakref.WeakSet()
-        self._latest: weakref.ref[EngineIterator] | None = None
-        self._spare = SpareEngine()
+        self._reset()
         if "in_order" in _TORCH_PARAMETERS:
             newer = {"in_order": in_order}
         else:
@@ -173,6 +165,18 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         ours = [sampler for sampler in self._samplers() if type(sampler) is DistributedSampler]
         self._cursor = ours[0].cursor if ours and self._layout() is not None else Cursor()
         self._warn()
+
+    def _reset(self) -> None:
+        """Be a loader that has not been iterated."""
+        self._sampler_epoch: int | None = None
+        self._seed_used: int | None = None
+        self._warned = False
+        self._progress = Progress()
+        self._order: str | None = None
+        self._engine_name: str | None = None
+        self._iterators: weakref.WeakSet[EngineIterator] = weakref.WeakSet()
+        self._latest: weakref.ref[EngineIterator] | None = None
+        self._spare = SpareEngine()
 
     @property
     def batch_size(self) -> int | None:
