@@ -82,7 +82,20 @@ bool JpegCropper::read_frame(std::size_t at, std::size_t size) {
     sampling_.horizontal[c] = horizontal;
     sampling_.vertical[c] = vertical;
   }
+  find_margin();
   return true;
+}
+
+// Interpolation reads the sample next to a pixel's own. Where there is none, a segment more would only take
+// time, and damage there would show.
+void JpegCropper::find_margin() {
+  margin_across_ = margin_down_ = 0;
+  for (int c = 0; c < sampling_.components; ++c) {
+    const PlaneGrid grid = plane_grid(sampling_, c, size_, 1);
+    if (!grid.interpolated) continue;
+    if (grid.across == 2) margin_across_ = grid.across;
+    if (grid.down == 2) margin_down_ = grid.down;
+  }
 }
 
 // The one scan must hold all components: no other scan follows then.
@@ -128,16 +141,15 @@ std::size_t JpegCropper::next_marker(std::size_t from) const {
 }
 
 JpegCropper::Grid JpegCropper::cover(const Window& window) const {
-  // Fancy upsampling reads one sample beyond, which is as many pixels as the sampling factor.
-  const std::int64_t across = sampling_.max_horizontal(), down = sampling_.max_vertical();
-  const std::int64_t left = std::max<std::int64_t>(window.left - across, 0);
-  const std::int64_t top = std::max<std::int64_t>(window.top - down, 0);
-  const std::int64_t right = std::min(window.right() + across, size_.width);
-  const std::int64_t bottom = std::min(window.bottom() + down, size_.height);
+  const std::int64_t left = std::max<std::int64_t>(window.left - margin_across_, 0);
+  const std::int64_t top = std::max<std::int64_t>(window.top - margin_down_, 0);
+  const std::int64_t right = std::min(window.right() + margin_across_, size_.width);
+  const std::int64_t bottom = std::min(window.bottom() + margin_down_, size_.height);
   Grid grid{left / segment_width_, (right - 1) / segment_width_, top / segment_height_,
             (bottom - 1) / segment_height_};
-  // libjpeg upsamples in another way where a component has two columns or fewer.
-  while (grid.first_column > 0 && window_of(grid).width < kBlock * across) --grid.first_column;
+  // libjpeg does not interpolate along rows where a component has two columns or fewer.
+  const std::int64_t narrow = margin_across_ == 0 ? 0 : kBlock * sampling_.max_horizontal();
+  while (grid.first_column > 0 && window_of(grid).width < narrow) --grid.first_column;
   return grid;
 }
 

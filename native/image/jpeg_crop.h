@@ -51,6 +51,7 @@ class JpegCropper {
   bool read_header(int marker, std::size_t at, std::size_t size);
   bool read_frame(std::size_t at, std::size_t size);
   bool read_scan(std::size_t at, std::size_t size);
+  void find_margin();
   bool plan_segments();
   std::size_t next_marker(std::size_t from) const;
   int byte(std::size_t at) const { return std::to_integer<int>(encoded_[at]); }
@@ -64,7 +65,8 @@ class JpegCropper {
   Size size_;
   Sampling sampling_;
   bool has_frame_ = false;
-  std::int64_t interval_ = 0;  // MCUs
+  std::int64_t interval_ = 0;                         // MCUs
+  std::int64_t margin_across_ = 0, margin_down_ = 0;  // pixels around a window that upsampling reads
   // Of a segment, in pixels, and how many there are. A row of segments is part of an MCU row, or some MCU
   // rows.
   std::int64_t segment_width_ = 0, segment_height_ = 0, columns_ = 0, rows_ = 0;

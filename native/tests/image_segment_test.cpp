@@ -380,6 +380,52 @@ void test_bad_markers() {
   }
 }
 
+// The image with the segments for which `damaged` holds (by their number) emptied.
+template <typename Damaged>
+Bytes emptied(const Bytes& encoded, Damaged damaged) {
+  std::size_t begin = find_marker(encoded, 0xDA);
+  begin += 2 + std::to_integer<std::size_t>(encoded[begin + 3]);
+  Bytes result(encoded.begin(), encoded.begin() + static_cast<std::ptrdiff_t>(begin));
+  for (int number = 0; begin < encoded.size(); ++number) {
+    std::size_t end = begin;
+    while (encoded[end] != std::byte{0xFF} || encoded[end + 1] == std::byte{0}) ++end;
+    if (damaged(number)) begin = end;
+    for (; begin < end + 2; ++begin) result.push_back(encoded[begin]);
+  }
+  return result;
+}
+
+// Segments beside a window whose pixels no interpolation makes of them may be damaged.
+void test_damage_beside() {
+  const int alone_down[][2] = {{0, 0}, {1, 1}, {2, 1}, {4, 1}, {4, 2}, {1, 4}};
+  const int alone_across[][2] = {{0, 0}, {1, 1}, {1, 2}, {4, 1}, {4, 2}, {1, 4}};
+  for (const bool down : {false, true})
+    for (const auto& sampling : down ? alone_down : alone_across) {
+      const int height = 8 * std::max(sampling[1], 1), width = 8 * std::max(sampling[0], 1);
+      JpegOptions options;
+      options.horizontal = sampling[0];
+      options.vertical = sampling[1];
+      options.height = 5 * height;
+      options.width = 6 * width + 1;
+      options.restart = down ? 7 : 1;
+      const Bytes good = make_jpeg(options);
+      const int columns = down ? 1 : 7;
+      for (int number = 0; number < 5 * columns; ++number) {
+        Window window{number / columns * height, number % columns * width, height, width};
+        if (down) window.width = options.width;
+        window.width = std::min<std::int64_t>(window.width, options.width - window.left);
+        const auto pixels = decode(good, window, 3, false);
+        const auto beside = [&](int i) { return i != number && (down || i / columns == number / columns); };
+        CHECK(decode(emptied(good, beside), window, 3, true) == pixels);
+        if (!down) continue;
+        const Bytes cut_below = emptied(good, [&](int i) { return i > number; });
+        CHECK(decode(cut_below, window, 3, false) == pixels);
+        CHECK(outcome(cut_below, whole({options.height, options.width}), true) ==
+              (number == 4 ? Result::decodes : Result::fails));
+      }
+    }
+}
+
 void test_damaged_bytes_never_read_outside() {
   JpegOptions options;
   options.height = 40;
@@ -417,6 +463,7 @@ int main() {
   test_metadata();
   test_kept();
   test_bad_markers();
+  test_damage_beside();
   test_damaged_bytes_never_read_outside();
   return test::finish("image_segment");
 }
