@@ -17,10 +17,14 @@ __all__ = ["NO_PROGRAM", "Look", "Program", "View"]
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """What happens to one field: its operations, and the group number that keys their draws."""
+    """What happens to one field: its operations, and the group number that keys their draws.
+
+    ``follows``, where not empty, names the image field whose mask it is.
+    """
 
     operations: tuple[Operation, ...]
     group: int
+    follows: str = ""
 
 
 NO_PROGRAM = Program((), 0)
@@ -70,7 +74,10 @@ class Look:
                 continue
             program = programs.get(name, NO_PROGRAM)
             mode = ragged.get(name, "list")
-            fields.append(FieldPlan(name, schema[name], program.operations, program.group, mode))
+            follows = program.follows if program.follows in self.columns else ""
+            fields.append(
+                FieldPlan(name, schema[name], program.operations, program.group, mode, follows=follows)
+            )
         finish = Finish(self, tuple(fields)) if self.maps else None
         return Plan(tuple(sources), tuple(fields), finish=finish)
 

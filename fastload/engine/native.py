@@ -104,11 +104,12 @@ class NativeEngine:
         self._plan = plan
         schema = plan.sources[0].schema if plan.sources else Schema({f.column: f.field for f in plan.fields})
         numbers = {name: number for number, name in enumerate(schema)}
+        places = {field.name: place for place, field in enumerate(plan.fields)}
         self._builders = [_builder(field) for field in plan.fields]
         self._in_flight: collections.deque[BatchIndices] = collections.deque()
         self._engine = core.Engine(
             [source.native() for source in plan.sources],
-            [{"field": numbers[field.column], **_native_field(field)} for field in plan.fields],
+            [{"field": numbers[field.column], **_native_field(field, places)} for field in plan.fields],
             plan.seed & 0xFFFFFFFFFFFFFFFF,
             num_workers,
             byte_budget or 0,
@@ -216,8 +217,8 @@ def _channels(field: Image) -> int:
     return 1 if field.mode == "L" else 3
 
 
-def _native_field(plan: FieldPlan) -> dict[str, Any]:
-    """Return the field as the core's Engine takes it."""
+def _native_field(plan: FieldPlan, places: Mapping[str, int]) -> dict[str, Any]:
+    """Return the field as the core's Engine takes it; ``places`` are those of the plan's fields."""
     field = plan.field
     common = {"name": plan.name, "nullable": field.nullable}
     if isinstance(field, ColumnField):
@@ -239,6 +240,7 @@ def _native_field(plan: FieldPlan) -> dict[str, Any]:
             "ops": specs,
             "channels": _channels(field),
             "group": plan.group,
+            **({"follows": places[plan.follows]} if plan.follows in places else {}),
         }
     if not isinstance(field, Ragged):
         return {**common, "kind": "values"}

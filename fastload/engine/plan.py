@@ -25,7 +25,8 @@ class FieldPlan:
 
     ``operations`` are applied in order, each drawing with (seed, epoch, position, ``group``, its index in
     ``operations``). ``ragged`` is ``"list"``, ``"pad"`` or ``"jagged"`` for Ragged fields. ``stored`` is the
-    stored field's name, where it is not ``name``.
+    stored field's name, where it is not ``name``. ``follows``, where not empty, names the image field whose
+    mask the image is: their sizes must be equal.
     """
 
     name: str
@@ -34,6 +35,7 @@ class FieldPlan:
     group: int = 0
     ragged: str = "list"
     stored: str = ""
+    follows: str = ""
 
     @property
     def column(self) -> str:

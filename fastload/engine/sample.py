@@ -27,6 +27,7 @@ from fastload.transforms import (
     apply_program,
     decode_image,
     image_size,
+    mask_error,
     output_spec,
 )
 
@@ -41,7 +42,9 @@ def native_part(plan: Plan) -> dict[str, FieldPlan]:
     if why_not_sources(plan) is not None:
         return {}
     candidates = {field.name: _beginning(field) for field in plan.fields}
-    return {name: field for name, field in candidates.items() if why_not_field(field) is None}
+    native = {name: field for name, field in candidates.items() if why_not_field(field) is None}
+    # A mask is compared with its image where both are made.
+    return {name: field for name, field in native.items() if not field.follows or field.follows in native}
 
 
 def _beginning(field: FieldPlan) -> FieldPlan:
@@ -133,7 +136,11 @@ def _make_value(field: FieldPlan, source: SplitReader, record: int, key: SampleK
     if value is None:
         return None
     if isinstance(field.field, Image):
-        return apply_program(field.operations, decode_image(value, field.field.mode or "RGB"), key)
+        pixels = decode_image(value, field.field.mode or "RGB")
+        image = source.value(record, field.follows) if field.follows else None
+        if image is not None and pixels.shape[:2] != image_size(image):
+            raise mask_error(pixels.shape[:2], field.follows, image_size(image))
+        return apply_program(field.operations, pixels, key)
     for number, operation in enumerate(field.operations):
         value = apply_operation(operation, value, key, Draws(*key, number), source, record)
         if hasattr(value, "__array__"):

@@ -48,7 +48,8 @@ def _alone(look: Look, stored: Schema, name: str, transforms: Any) -> Look:
         programs.pop(name, None)
     else:
         before = programs.get(name, Program((), look.next_group()))
-        programs[name] = Program(before.operations + from_torchvision(transforms), before.group)
+        operations = before.operations + from_torchvision(transforms)
+        programs[name] = dataclasses.replace(before, operations=operations)
         _check(name, stored[name], programs[name])
     return dataclasses.replace(look, programs=tuple(programs.items()))
 
@@ -90,7 +91,7 @@ def _together(look: Look, stored: Schema, names: tuple[str, ...], transforms: An
             "mask": (MovedMask(masks, images[0]),),
             "boxes": (MovedBoxes(operations, images[0]),),
         }[kind]
-        programs[name] = Program(own, group)
+        programs[name] = Program(own, group, images[0] if kind == "mask image" else "")
         _check(name, stored[name], programs[name])
     return dataclasses.replace(look, programs=tuple(programs.items()))
 

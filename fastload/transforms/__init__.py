@@ -22,7 +22,7 @@ from fastload.transforms.colours import (
 )
 from fastload.transforms.decode import decode_image, image_size
 from fastload.transforms.erasing import RandomErasing
-from fastload.transforms.joint import MovedBoxes, MovedMask, check_joint, mask_operations
+from fastload.transforms.joint import MovedBoxes, MovedMask, check_joint, mask_error, mask_operations
 from fastload.transforms.mix import CutMix, MixUp
 from fastload.transforms.operations import (
     CenterCrop,
@@ -98,6 +98,7 @@ __all__ = [
     "decode_image",
     "from_torchvision",
     "image_size",
+    "mask_error",
     "mask_operations",
     "native_specs",
     "output_spec",

@@ -24,7 +24,7 @@ from fastload.transforms.operations import (
 from fastload.transforms.padding import Pad, RandomCrop
 from fastload.transforms.random import Draws, SampleKey
 
-__all__ = ["MovedBoxes", "MovedMask", "check_joint", "mask_operations"]
+__all__ = ["MovedBoxes", "MovedMask", "check_joint", "mask_error", "mask_operations"]
 
 Array = npt.NDArray[Any]
 
@@ -69,6 +69,15 @@ def _for_mask(operation: Any) -> Operation:
     return result
 
 
+def mask_error(mask: tuple[int, ...], image: str, size: tuple[int, int]) -> RecordError:
+    """Return the error for a mask of another size than the image of the field ``image``; (height, width).
+
+    >>> mask_error((4, 5), "photo", (6, 5)).message
+    "the mask is (4, 5), its image 'photo' (6, 5): (height, width)"
+    """
+    return RecordError(f"the mask is {mask}, its image {image!r} {size}: (height, width)")
+
+
 @dataclasses.dataclass(frozen=True)
 class MovedMask(Operation):
     """A mask stored as an array, (H, W) or (N, H, W), that moves with the field ``image``."""
@@ -79,7 +88,7 @@ class MovedMask(Operation):
     def move(self, value: Array, key: SampleKey, size: tuple[int, int]) -> Array:
         """Return the mask moved as an image of ``size``, (height, width), is."""
         if value.shape[-2:] != size:
-            raise RecordError(f"the mask is {value.shape[-2:]}, the image {size}: (height, width)")
+            raise mask_error(value.shape[-2:], self.image, size)
         pixels = value[:, :, None] if value.ndim == 2 else value.transpose(1, 2, 0)
         for number, operation in enumerate(self.operations):
             pixels = operation.apply(pixels, Draws(*key, number))

@@ -105,6 +105,7 @@ FieldPlan field_of(const nb::dict& field) {
   } else if (kind == "image") {
     plan.kind = FieldKind::image;
     plan.program = program_of(field);
+    if (field.contains("follows")) plan.follows = nb::cast<std::size_t>(field["follows"]);
   } else if (kind == "values") {
     plan.kind = FieldKind::values;
     plan.outer = get<std::uint64_t>(field, "outer", 1);
@@ -127,6 +128,10 @@ void check(const BatchPlan& plan) {
           (field.kind == FieldKind::column && fields[field.field].item_bytes != field.item_bytes) ||
           (field.classes > 0 && field.item_bytes != sizeof(std::int64_t))) {
         throw Error(ErrorKind::usage, "the plan and the dataset's schema differ", {.field = field.name});
+      }
+      if (field.follows &&
+          (*field.follows >= plan.fields.size() || plan.fields[*field.follows].kind != FieldKind::image)) {
+        throw Error(ErrorKind::usage, "the mask follows no image of the plan", {.field = field.name});
       }
       if (field.unit_bytes() == 0 || field.alignment == 0 || field.offset_unit == 0) {
         throw Error(ErrorKind::usage, "a size of the plan is 0", {.field = field.name});

@@ -9,6 +9,7 @@
 #include <limits>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -37,6 +38,8 @@ struct FieldPlan {
   bool boolean = false;
   // image
   std::shared_ptr<const image::Program> program;
+  // The field of the plan whose images these are masks of, so that the sizes must be equal.
+  std::optional<std::size_t> follows;
   // values: `outer` x length x `inner_bytes`, the length being free; (1, 1) for plain bytes. A value that is
   // no multiple of their product contradicts the schema.
   std::uint64_t outer = 1;

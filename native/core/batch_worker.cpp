@@ -66,11 +66,16 @@ std::string text(image::Size size) {
   return std::to_string(size.height) + " x " + std::to_string(size.width);
 }
 
+std::string shape(image::Size size) {
+  return "(" + std::to_string(size.height) + ", " + std::to_string(size.width) + ")";
+}
+
 }  // namespace
 
 BatchWorker::BatchWorker(std::shared_ptr<const BatchPlan> plan)
     : plan_(std::move(plan)), image_scratch_(has_images(*plan_) ? image::Scratch::make() : nullptr) {
   for (const FieldPlan& field : plan_->fields) schema_fields_.push_back(field.field);
+  image_sizes_.resize(plan_->fields.size());
 }
 
 image::SampleKey BatchWorker::key(const Batch& batch, std::size_t sample) const {
@@ -246,6 +251,9 @@ std::size_t BatchWorker::fill_run(Batch& batch, std::size_t begin, std::size_t e
       }
     }
   }
+  for (std::size_t f = 0; f < plan_->fields.size(); ++f) {
+    if (plan_->fields[f].follows) end = compare_sizes(batch, f, begin, end);
+  }
   counters.read_ns.add(now_ns() - start);
   counters.samples.add(end - begin);
   return end;
@@ -343,6 +351,7 @@ std::size_t BatchWorker::fill_images(Batch& batch, std::size_t f, std::size_t be
   const FieldPlan& field = plan_->fields[f];
   const FieldOutput& output = batch.outputs[f];
   const std::size_t item_bytes = output.data.bytes() / std::max<std::size_t>(batch.samples(), 1);
+  image_sizes_[f].assign(end - begin, {});
   const std::size_t stop = each(batch, f, begin, end, [&](std::size_t i, Place at) {
     const Bytes encoded = at.open->shard->value(field.field, at.record, scratch_);
     if (!field.program->fixed_size()) {
@@ -350,11 +359,28 @@ std::size_t BatchWorker::fill_images(Batch& batch, std::size_t f, std::size_t be
           field.program->output_size(encoded, key(batch, i), *image_scratch_, plan_->fallback);
       if (size != output.size) fail_size(batch, f, i, size);
     }
-    field.program->run(encoded, key(batch, i), *image_scratch_, plan_->fallback,
-                       {output.data.data() + i * item_bytes, item_bytes});
+    image_sizes_[f][i - begin] = field.program->run(encoded, key(batch, i), *image_scratch_, plan_->fallback,
+                                                    {output.data.data() + i * item_bytes, item_bytes});
     counters.bytes.add(item_bytes);
   });
   return stop;
+}
+
+// Returns the first sample whose mask has another size than its image, else end.
+std::size_t BatchWorker::compare_sizes(Batch& batch, std::size_t f, std::size_t begin, std::size_t end) {
+  const FieldPlan &mask = plan_->fields[f], &image = plan_->fields[*mask.follows];
+  std::size_t i = begin;
+  try {
+    for (; i < end; ++i) {
+      const image::Size size = image_sizes_[f][i - begin], wanted = image_sizes_[*mask.follows][i - begin];
+      if (size == wanted || size == image::Size{} || wanted == image::Size{}) continue;
+      throw Error(ErrorKind::record, "the mask is " + shape(size) + ", its image '" + image.name + "' " +
+                                         shape(wanted) + ": (height, width)");
+    }
+  } catch (...) {
+    fail(batch, i, &mask);
+  }
+  return i;
 }
 
 void BatchWorker::fail_size(const Batch& batch, std::size_t f, std::size_t sample, image::Size size) {

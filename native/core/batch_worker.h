@@ -90,6 +90,7 @@ class BatchWorker {
   std::size_t fill_column(Batch& batch, std::size_t f, std::size_t begin, std::size_t end);
   std::size_t fill_values(Batch& batch, std::size_t f, std::size_t begin, std::size_t end);
   std::size_t fill_images(Batch& batch, std::size_t f, std::size_t begin, std::size_t end);
+  std::size_t compare_sizes(Batch& batch, std::size_t f, std::size_t begin, std::size_t end);
   [[noreturn]] void fail_size(const Batch& batch, std::size_t f, std::size_t sample, image::Size size);
   void fill_padded(const FieldPlan& field, const FieldOutput& output, std::size_t sample, Place place);
   void fail(Batch& batch, std::size_t sample, const FieldPlan* field);
@@ -100,6 +101,8 @@ class BatchWorker {
   const std::unique_ptr<image::Scratch> image_scratch_;
   std::vector<std::byte> scratch_;
   std::vector<std::uint32_t> schema_fields_;
+  // By field: the sizes of the images first_, first_ + 1, … as they are stored; 0 x 0 where null.
+  std::vector<std::vector<image::Size>> image_sizes_;
   std::vector<std::unique_ptr<OpenShard>> open_;  // by source and first record
   OpenShard* last_open_ = nullptr;
   std::vector<Place> places_;  // of samples first_, first_ + 1, …

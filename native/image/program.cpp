@@ -228,26 +228,30 @@ class CompiledProgram final : public Program {
     return size;
   }
 
-  void run(std::span<const std::byte> encoded, const SampleKey& key, Scratch& scratch,
+  Size run(std::span<const std::byte> encoded, const SampleKey& key, Scratch& scratch,
            const FallbackDecoder& fallback, std::span<std::byte> output) const override {
     ScratchData& data = data_of(scratch);
     data.has_planes = false;
     View view;
+    Size size;
     if (is_jpeg(encoded)) {
-      const Size size = data.decoder.open(encoded);
+      size = data.decoder.open(encoded);
       begin(stages_.front(), size, key, data);
       view = decode(size, data);
     } else if (const auto raw = view_netpbm(encoded, stages_.front().channels)) {
       view = *raw;
-      begin(stages_.front(), {view.window.height, view.window.width}, key, data);
+      size = {view.window.height, view.window.width};
+      begin(stages_.front(), size, key, data);
       data.resizer.prepare(data.passes.front(), stages_.front().channels);
     } else {
       const Pixels pixels = decode_other(encoded, fallback);
-      begin(stages_.front(), pixels.size, key, data);
+      size = pixels.size;
+      begin(stages_.front(), size, key, data);
       data.resizer.prepare(data.passes.front(), stages_.front().channels);
       view = copy(pixels, data.fallback);
     }
     finish(data, run_stages(data, view, key), key, output);
+    return size;
   }
 
  private:

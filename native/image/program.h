@@ -70,8 +70,9 @@ class Program {
   virtual Size output_size(std::span<const std::byte> encoded, const SampleKey& key, Scratch& scratch,
                            const FallbackDecoder& fallback) const = 0;
   // Decodes and transforms into `output`, which has room for output_size() elements in layout(): CHW for
-  // nchw, HWC for channels_last and nhwc. Throws Error (decode) for damaged images.
-  virtual void run(std::span<const std::byte> encoded, const SampleKey& key, Scratch& scratch,
+  // nchw, HWC for channels_last and nhwc. Returns the size of the encoded image. Throws Error (decode) for
+  // damaged images.
+  virtual Size run(std::span<const std::byte> encoded, const SampleKey& key, Scratch& scratch,
                    const FallbackDecoder& fallback, std::span<std::byte> output) const = 0;
 };
 

@@ -149,8 +149,37 @@ def test_masks_of_another_size_are_bad_records(backend: str, tmp_path: Any) -> N
     with fastload.Writer(path, schema=schema) as writer:
         writer.append({"image": _png(np.zeros((6, 5, 3), np.uint8)), "mask": np.zeros((4, 5), np.uint8)})
     ds = fastload.open(path).transform({("image", "mask"): [T.Resize((8, 8))]})
-    with pytest.raises(RecordError, match="the mask is"):
+    with pytest.raises(RecordError, match=r"the mask is \(4, 5\), its image 'image' \(6, 5\)"):
         ds[0]
+
+
+@pytest.mark.parametrize("operations", [[T.Resize((8, 8))], [T.RandomHorizontalFlip()]])
+@pytest.mark.parametrize("fields", [("image", "mask"), ("mask", "image")])
+def test_mask_images_of_another_size_are_bad_records(
+    backend: str, tmp_path: Any, operations: list[T.Operation], fields: tuple[str, ...]
+) -> None:
+    path = str(tmp_path / "d.fl")
+    nullable = fastload.Image(nullable=True)
+    with fastload.Writer(path, schema={"image": nullable, "mask": fastload.Image("L")}) as writer:
+        for height, width in [(6, 5), (6, 5), (4, 5), (6, 5)]:
+            image, mask = np.zeros((6, 5, 3), np.uint8), np.zeros((height, width), np.uint8)
+            writer.append({"image": _png(image), "mask": _png(mask)})
+        writer.append({"image": None, "mask": _png(np.zeros((3, 5), np.uint8))})
+    stored = fastload.open(path)
+    ds = stored.transform({("image", "mask"): operations}).select_columns(fields)
+    assert ds[1]["mask"].shape[0] == 1
+    assert ds[4]["image"] is None
+    for called in (ds, ds.transform(image=[lambda image: image])):
+        with pytest.raises(RecordError, match=r"the mask is \(4, 5\), its image 'image' \(6, 5\)") as caught:
+            called[2]
+        assert (caught.value.record, caught.value.field) == (2, "mask")
+        for workers in (0, 2):
+            with pytest.raises(RecordError, match=r"record 2.*field 'mask'"):
+                list(DataLoader(called, batch_size=4, num_workers=workers))
+    skipping = DataLoader(ds, batch_size=2, num_workers=1, on_error="skip")
+    with pytest.warns(UserWarning, match="the mask is"):
+        assert [len(batch["mask"]) for batch in skipping] == [2, 1, 1]
+    assert ds.select_columns("mask")[2]["mask"].shape[0] == 1  # no image to compare with
 
 
 VIEWS = {
