@@ -1,5 +1,6 @@
 // A JPEG image, sound or not, rewritten in segments and cut by segments. The last bytes choose the window.
-// What the scanline path decodes must come out the same by segments, from the source and from its rewriting.
+// What the scanline path decodes must come out the same by segments, from the source and from its rewriting;
+// and whoever decodes the Huffman codes, libjpeg or we, damage included.
 //   build/fuzz/segment_fuzz -max_len=20000 CORPUS
 // It makes its own seeds: CORPUS may be empty.
 #include <algorithm>
@@ -22,11 +23,12 @@ using Pixels = std::vector<std::uint8_t>;
 
 constexpr std::int64_t kSlow = 1 << 20;  // pixels: within the limits, but slow to fuzz
 
-std::optional<Pixels> decode(std::span<const std::byte> encoded, const Window& window, bool by_segments) {
+std::optional<Pixels> decode(std::span<const std::byte> encoded, const Window& window,
+                             const DecodeChoice& choice) {
   JpegDecoder decoder;
   try {
     decoder.open(encoded);
-    const View view = decoder.decode(window, 3, {.by_segments = by_segments});
+    const View view = decoder.decode(window, 3, choice);
     Pixels pixels;
     for (std::int64_t y = window.top; y < window.bottom(); ++y) {
       const std::uint8_t* row = view.at(y, window.left, 3);
@@ -65,10 +67,14 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (!segmented.encoded.empty()) reached.count(2);
   part(image.height, choices[0], choices[1], window.top, window.height);
   part(image.width, choices[2], choices[3], window.left, window.width);
-  const auto plain = decode(encoded, window, false), by_segments = decode(encoded, window, true);
+  const DecodeChoice by_libjpeg{.by_segments = false, .by_libjpeg = true}, by_segments;
+  const auto plain = decode(encoded, window, by_libjpeg), parts = decode(encoded, window, by_segments);
   if (plain) reached.count(3);
   if (JpegCropper cropper; cropper.open(encoded) && cropper.assemble(window)) reached.count(4);
-  if (plain && plain != by_segments) std::abort();
-  if (!segmented.encoded.empty() && plain && plain != decode(segmented.encoded, window, true)) std::abort();
+  if (plain != decode(encoded, window, {.by_segments = false})) std::abort();
+  if (parts != decode(encoded, window, {.by_libjpeg = true})) std::abort();
+  if (plain && plain != parts) std::abort();
+  if (!segmented.encoded.empty() && plain && plain != decode(segmented.encoded, window, by_segments))
+    std::abort();
   return 0;
 }

@@ -6,6 +6,8 @@
 #include <string>
 
 #include "core/error.h"
+#include "image/huffman.h"
+#include "image/huffman_check.h"
 #include "image/jpeg_codec.h"
 
 // Needs jpeglib.h.
@@ -80,6 +82,8 @@ struct JpegDecoder::State {
   jpeg_decompress_struct codec;
   jpeg_error_mgr errors;
   MemorySource source;
+  HuffmanDecoder huffman;
+  bool by_libjpeg = false;  // because `huffman` has given up
   jpeg_progress_mgr progress;
   std::jmp_buf jump;
   char message[JMSG_LENGTH_MAX];
@@ -141,6 +145,7 @@ void JpegDecoder::State::start() {
   };
   codec.client_data = this;
   source.start(encoded);
+  source.huffman = &huffman;
   progress.progress_monitor = [](j_common_ptr common) {
     auto* codec = reinterpret_cast<j_decompress_ptr>(common);
     if (codec->input_scan_number > kMaxScans) of(common).fail_with("more scans than an image can need");
@@ -204,6 +209,7 @@ void JpegDecoder::State::begin_output(const DecodeChoice& choice) {
   const bool multiple = jpeg_has_multiple_scans(&codec);
   jpeg_start_decompress(&codec);  // reads all of the data where there are multiple scans
   if (multiple && source.ended) fail_with("truncated");
+  if (!choice.by_libjpeg && !by_libjpeg && can_replace_entropy(codec)) huffman.attach(codec);
   // Data that does not end in an end marker may be cut off below the window; it must not depend on the window
   // whether an image is readable.
   through_end = !multiple && !has_end;
@@ -291,9 +297,18 @@ void JpegDecoder::fail() {
   throw Error(ErrorKind::decode, std::string("cannot decode the JPEG image: ") + state_->message);
 }
 
+void JpegDecoder::reopen() {
+  State& state = *state_;
+  if (state.by_libjpeg || !state.huffman.gave_up()) fail();
+  close();
+  state.by_libjpeg = true;
+  if (!state.run_open()) fail();
+}
+
 Size JpegDecoder::open(std::span<const std::byte> encoded) {
   close();
   State& state = *state_;
+  state.by_libjpeg = false;
   state.encoded = encoded;
   state.has_end = ends_in_marker(encoded);
   // Whether what follows the last segment is cut off can only be seen by decoding all.
@@ -344,7 +359,10 @@ View JpegDecoder::decode(const Window& window, int channels, const DecodeChoice&
   const int components = state.codec.output_components;
   state.stride = static_cast<std::size_t>(state.width) * static_cast<std::size_t>(components);
   state.pixels = pixels_.reserve(state.stride * static_cast<std::size_t>(window.height + 1));
-  if (!state.run_read()) fail();
+  if (!state.run_read()) {
+    reopen();
+    return decode(window, channels, choice);
+  }
   close();
   if (components == 4)
     convert_cmyk(state.pixels, state.stride * static_cast<std::size_t>(window.height), channels);
@@ -373,7 +391,10 @@ Planes JpegDecoder::decode_planes(const Window& window, const DecodeChoice& choi
     state.targets[c].data = data;
     data += bytes(state.targets[c]);
   }
-  if (!state.run_read_planes()) fail();
+  if (!state.run_read_planes()) {
+    reopen();
+    return decode_planes(window, choice);
+  }
   Planes planes;
   planes.count = sampling_.components;
   planes.is_rgb = state.codec.jpeg_color_space == JCS_RGB;

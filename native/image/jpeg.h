@@ -36,7 +36,8 @@ struct View {
 // How an image is decoded.
 struct DecodeChoice {
   int denominator = 1;      // 1, 2, 4 or 8: what the sides are divided by, rounded up
-  bool by_segments = true;  // only for comparing: the pixels are the same
+  bool by_segments = true;  // only for comparing, as the next: the pixels are the same
+  bool by_libjpeg = false;  // its own Huffman decoding
 };
 
 // The components of an image of one or three, before upsampling and colour conversion. Each view has one
@@ -80,6 +81,8 @@ class JpegDecoder {
   struct State;
   [[noreturn]] void fail();
   void open_part(const Window& window, const DecodeChoice& choice);
+  // Begins anew, with libjpeg's own Huffman decoding, what ours has given up. Fails where it was not ours.
+  void reopen();
   // The state's window for `window`; opens the part where that is still to be done.
   void begin(const Window& window, const DecodeChoice& choice);
   std::unique_ptr<State> state_;

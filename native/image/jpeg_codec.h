@@ -10,13 +10,16 @@
 
 namespace fastload::image {
 
+class HuffmanDecoder;
+
 // More scans than any encoder writes; each costs a walk over all coefficients.
 inline constexpr int kMaxScans = 100;
 
 // Feeds libjpeg from memory, and with an end marker where that has run out: libjpeg reads ahead of where it
 // needs data, and complains where they are really short.
 struct MemorySource : jpeg_source_mgr {
-  bool ended = false;  // the data has run out
+  bool ended = false;                 // the data has run out
+  HuffmanDecoder* huffman = nullptr;  // what reads in libjpeg's place, where it is attached
 
   void start(std::span<const std::byte> encoded);
 };

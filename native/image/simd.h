@@ -7,8 +7,10 @@
 #if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
 #define FASTLOAD_X86 1
 #define FASTLOAD_TARGET_AVX2 __attribute__((target("avx2,f16c")))
+#define FASTLOAD_TARGET_BMI2 __attribute__((target("bmi,bmi2")))
 #else
 #define FASTLOAD_X86 0
+#define FASTLOAD_TARGET_BMI2
 #endif
 
 namespace fastload::image {

@@ -32,6 +32,7 @@ struct JpegOptions {
   bool tables = true;
   int restart = 0;
   int quality = 85;
+  bool optimised = false;  // Huffman tables of its own
 };
 
 // Edges and noise in every channel, so that a pixel from the wrong place shows.
@@ -67,6 +68,7 @@ inline std::vector<std::byte> make_jpeg(const JpegOptions& options) {
     codec.comp_info[0].h_samp_factor = options.horizontal;
     codec.comp_info[0].v_samp_factor = options.vertical;
   }
+  codec.optimize_coding = options.optimised ? TRUE : FALSE;
   codec.restart_interval = static_cast<unsigned>(options.restart);
   if (options.progressive) jpeg_simple_progression(&codec);
   if (!options.tables) jpeg_suppress_tables(&codec, TRUE);
