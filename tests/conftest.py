@@ -16,7 +16,10 @@ from fastload import _backend, _config
 # Tests of what does not depend on the engine: one run of them is enough (see the marker backend_free).
 BACKEND_FREE = (
     "parity",
+    "integration/test_accelerate",
+    "integration/test_lightning",
     "integration/test_resume",
+    "integration/test_transformers",
     "unit/bench",
     "unit/cli",
     "unit/convert",

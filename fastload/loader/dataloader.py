@@ -27,7 +27,7 @@ from fastload.loader.deliver import (
     deliver_mapped,
     deliver_sample,
 )
-from fastload.loader.iterator import EngineIterator, Job, Progress, SpareEngine
+from fastload.loader.iterator import Begun, EngineIterator, Job, Progress, SpareEngine
 from fastload.loader.layout import Layout
 from fastload.loader.recognise import (
     EndlessSampler,
@@ -37,6 +37,7 @@ from fastload.loader.recognise import (
     unwrap,
     wrapped_inside,
 )
+from fastload.loader.sharded import ShardedSampler, shares_out
 from fastload.loader.sharding import process_topology, topology
 from fastload.loader.state import read, state_of, written
 from fastload.sampler import DistributedSampler
@@ -133,8 +134,9 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         self._sharding.check(batch_size, native=self._native is not None)
         plain = not shuffle and sampler is None and batch_sampler is None
         check_window(shuffle_window, shuffled=self._native is not None and not plain)
-        if sampler is None and batch_sampler is None and endless(self._native):
-            sampler, shuffle = EndlessSampler(bool(shuffle)), None
+        if sampler is None and batch_sampler is None:
+            sampler = self._own_sampler(dataset, bool(shuffle), generator)
+            shuffle = shuffle if sampler is None else None
         self._sized = batch_sampler is not None or batch_size != 1
         if global_batch_size is not None and not self._sized:
             batch_size = global_batch_size
@@ -162,12 +164,22 @@ class DataLoader(data.DataLoader[T], Generic[T]):
             pin_memory_device=pin_memory_device,
             **newer,
         )
-        ours = [sampler for sampler in self._samplers() if type(sampler) is DistributedSampler]
+        if not self._sized:
+            self.__dict__["batch_size"] = 1  # what was given, for those who rebuild the loader
+        ours = [sampler for sampler in self._samplers() if isinstance(sampler, DistributedSampler)]
         self._cursor = ours[0].cursor if ours and self._layout() is not None else Cursor()
         self._warn()
 
+    def _own_sampler(self, dataset: Any, shuffle: bool, generator: torch.Generator | None) -> Any:
+        """Return the sampler of a loader that is given none, where torch's would not do, else None."""
+        if self._sharding.asked:
+            count = None if self._native is None else self._native.selection.count
+            return ShardedSampler(dataset, count, shuffle, self._sharding, self.seed, generator)
+        return EndlessSampler(shuffle) if endless(self._native) else None
+
     def _reset(self) -> None:
         """Be a loader that has not been iterated."""
+        self._blocks = False
         self._sampler_epoch: int | None = None
         self._seed_used: int | None = None
         self._warned = False
@@ -181,7 +193,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
     @property
     def batch_size(self) -> int | None:
         """Samples in a batch of this rank: what was given, or the largest share of ``global_batch_size``."""
-        size: int | None = self._batch_size
+        size: int | None = self.__dict__["batch_size"]
         if size is None or self.global_batch_size is None:
             return size
         distributed = next((s for s in self._samplers() if isinstance(s, data.DistributedSampler)), None)
@@ -189,7 +201,8 @@ class DataLoader(data.DataLoader[T], Generic[T]):
 
     @batch_size.setter
     def batch_size(self, size: int | None) -> None:
-        self._batch_size = size
+        # Under its own name, where frameworks that rebuild a loader look for it.
+        self.__dict__["batch_size"] = size
 
     def _warn(self) -> None:
         if self._native is not None:
@@ -234,9 +247,11 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         known = None if batching is None else recognise_sampler(batching.sampler, count)
         if batching is not None and known is not None:
             window = self._window if known.shuffle else None
-            return Layout(self._native.selection, batching, known, self._sharding, window, self._sized)
-        if self._sharding != Sharding():
-            sampler = self.batch_sampler if batching is None else batching.sampler
+            return Layout(
+                self._native.selection, batching, known, self._sharding, window, self._sized, self._blocks
+            )
+        sampler = self.batch_sampler if batching is None else batching.sampler
+        if self._sharding != Sharding() and not shares_out(sampler):
             raise UsageError(
                 f"{type(sampler).__name__} says itself which records this rank takes: it is not shared out",
                 hint="leave it out, or leave out shard, mesh, global_batch_size and pad",
@@ -301,11 +316,23 @@ class DataLoader(data.DataLoader[T], Generic[T]):
     def __iter__(self) -> Iterator[T]:  # type: ignore[override]
         if self._native is None:
             return super().__iter__()
-        dataset, layout = self._native, self._layout()
+        layout = self._layout()
+        begun = self._begun(layout)
+        self._warn_unsharded(layout)
+        anew = None if layout is None else functools.partial(self._begun_anew, begun[2])
+        iterator = EngineIterator(*begun, anew)
+        self._take_turn(begun)
+        self._iterators.add(iterator)
+        self._latest = weakref.ref(iterator)
+        return iterator
+
+    def _begun(self, layout: Layout | None) -> Begun:
+        """Return what the next iteration is made of."""
+        assert self._native is not None
+        dataset = self._native
         place, course = self._next_course(layout)
         seed, epoch = self._resolve_seed(layout), place.epoch
         self._order = "sampler" if layout is None else "fastload"
-        self._warn_unsharded(layout)
         pin = self._pins()
         singles, make_batch = self._delivery(dataset, pin)
         plan = dataset.plan(seed=seed, samples=singles, on_error=self.on_error)
@@ -321,13 +348,23 @@ class DataLoader(data.DataLoader[T], Generic[T]):
             timeout=self.timeout,
             release=functools.partial(self._spare.put, plan) if self.persistent_workers else None,
         )
-        progress = Progress(epoch, place.position, sampler=course.sampler_state)
-        iterator = EngineIterator(engine, job, progress)
-        self._cursor.begin(progress)
-        self._progress = progress
-        self._iterators.add(iterator)
-        self._latest = weakref.ref(iterator)
-        return iterator
+        return engine, job, Progress(epoch, place.position, sampler=course.sampler_state)
+
+    def _take_turn(self, begun: Begun) -> None:
+        self._progress = begun[2]
+        self._cursor.begin(begun[2])
+
+    def _begun_anew(self, progress: Progress) -> Begun | None:
+        """Return another beginning for an iteration that has given nothing, if its epoch was named since."""
+        layout = self._layout()
+        self._hear(layout)
+        named = self._cursor.named_since(progress)
+        if named is None or named == progress.epoch:
+            return None
+        self._cursor.set_epoch(named)
+        begun = self._begun(layout)
+        self._take_turn(begun)
+        return begun
 
     def _warn_unsharded(self, layout: Layout | None) -> None:
         if self._warned or layout is None or self._sharding.asked or layout.sampler.distributed is not None:
@@ -428,6 +465,16 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         else:
             course = cast(OrderedCourse, self._next_course(layout)[1])
         return list(itertools.islice(course.plan(), count))
+
+    @property
+    def _is_accelerate_prepared(self) -> bool:
+        """Whether ``accelerator.prepare`` may leave it alone: Accelerate asks before it shares it out."""
+        if self._sharding.asked:
+            raise UsageError(
+                "this loader is sharded, and accelerator.prepare would share it out once more",
+                hint="use fastload.integrations.accelerate.prepare(accelerator, loader)",
+            )
+        return False
 
     # --- care ------------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from fastload.engine.plan import Allocate, BatchIndices, Engine, Int64Array, Pla
 from fastload.errors import EngineError
 from fastload.loader.course import BatchInfo, Course, SampledPlace
 
-__all__ = ["EngineIterator", "Job", "Progress", "SpareEngine"]
+__all__ = ["Begun", "EngineIterator", "Job", "Progress", "SpareEngine"]
 
 _abandoned: list[Engine] = []
 """Engines of the parent in a forked child: their threads are not here, so that closing one would hang."""
@@ -84,14 +84,24 @@ class Job:
     release: Callable[[Engine], None] | None = None
 
 
+Begun = tuple[Engine, Job, Progress]
+
+
 class EngineIterator(Iterator[Any]):
     """Iterates over one epoch. Not thread-safe; any number may live at once, each with its engine.
 
     ``ahead`` batches are in the making while the consumer works with the one before; 0 makes each when it
-    is asked for. A failure ends the iterator: no thread outlives it.
+    is asked for. A failure ends the iterator: no thread outlives it. ``anew`` is asked once, before the
+    first batch, and may give what to do instead.
     """
 
-    def __init__(self, engine: Engine, job: Job, progress: Progress) -> None:
+    def __init__(
+        self, engine: Engine, job: Job, progress: Progress, anew: Callable[[], Begun | None] | None = None
+    ) -> None:
+        self._anew = anew
+        self._begin(engine, job, progress)
+
+    def _begin(self, engine: Engine, job: Job, progress: Progress) -> None:
         self._engine = engine
         self._job = job
         self._progress = progress
@@ -120,6 +130,8 @@ class EngineIterator(Iterator[Any]):
                 hint="make a new one in this process with iter(loader)",
             )
         try:
+            if self._anew is not None:
+                self._begin_anew(self._anew())
             batch = self._next()
         except BaseException as error:
             self.close()
@@ -130,6 +142,12 @@ class EngineIterator(Iterator[Any]):
             self._finish()
             raise StopIteration
         return batch
+
+    def _begin_anew(self, begun: Begun | None) -> None:
+        self._anew = None
+        if begun is not None:
+            self._finalizer()
+            self._begin(*begun)
 
     def _next(self) -> Any:
         if not self._in_flight and not self._submit():

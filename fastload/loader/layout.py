@@ -31,6 +31,8 @@ class Layout:
     window: Window | None = None
     sized: bool = True
     """Whether the batch size was given, beside ``global_batch_size``."""
+    blocks: bool = False
+    """Whether ranks take positions side by side, see Share."""
 
     def share(self) -> Share:
         """Return which positions this process takes."""
@@ -45,7 +47,7 @@ class Layout:
                 hint="leave batch_size out: it follows from the other",
             )
         tail: Any = "drop" if self.sampler.drop else "pad" if sharding.pad else "uneven"
-        return Share(total, here.rank, here.world, tail, self.batching.drop_last)
+        return Share(total, here.rank, here.world, tail, self.batching.drop_last, self.blocks)
 
     def course(self, seed: int, place: Place) -> OrderedCourse:
         """Return what this process does in an epoch from ``place`` on."""

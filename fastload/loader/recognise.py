@@ -13,6 +13,7 @@ import numpy.typing as npt
 from torch.utils import data
 
 from fastload.dataset import Dataset
+from fastload.loader.sharded import ShardedSampler
 from fastload.sampler import DistributedSampler
 from fastload.sampling import ENDLESS, Selection
 
@@ -112,6 +113,9 @@ def recognise_sampler(sampler: object, count: int) -> Shuffle | None:
     if type(sampler) is data.RandomSampler:
         once = not sampler.replacement and sampler.num_samples == count == len(sampler.data_source)
         return Shuffle(True, generator=sampler.generator) if once else None
+    if type(sampler) is ShardedSampler:  # world and rank follow from the loader's arguments
+        shared = Shuffle(sampler.shuffle, generator=sampler.generator)
+        return shared if sampler.count == count else None
     if type(sampler) in (data.DistributedSampler, DistributedSampler):
         distributed: Any = sampler
         over_all = len(distributed.dataset) == count

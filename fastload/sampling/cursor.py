@@ -66,6 +66,16 @@ class Cursor:
         self._named = self._loaded = None
         self._next, self._latest = place.epoch + 1, place
 
+    def named_since(self, place: Place) -> int | None:
+        """Return the epoch named since the latest iteration began, if that is at ``place``; it is used then.
+
+        For an iteration that has given nothing yet: frameworks begin one before they name its epoch.
+        """
+        if self._latest is not place or self._loaded is not None:
+            return None
+        named, self._named = self._named, None
+        return named
+
     @property
     def place(self) -> Place:
         """The place loaded last, if no iteration began since; else how far the latest one was delivered."""

@@ -26,6 +26,8 @@ class Share:
 
     Global batch g is positions [start + g B, start + (g + 1) B), B being ``global_batch``; rank r of W
     takes start + g B + r, then every W-th. Where W does not divide B, rank sizes differ by at most one.
+    With ``blocks`` it takes as many side by side instead, ranks one after another: what frameworks that put
+    the ranks' results behind each other take for the order of the records.
 
     ``tail`` says what becomes of the last batch where it is not full and W does not divide it: ``"pad"``
     adds positions from ``count`` on, which repeat the order's beginning, ``"drop"`` leaves some out,
@@ -41,6 +43,7 @@ class Share:
     world: int = 1
     tail: Literal["pad", "drop", "uneven"] = "pad"
     drop_last: bool = False
+    blocks: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.rank < self.world:
@@ -60,13 +63,21 @@ class Share:
         """
         size = self.global_batch
         full = max(0, count - start) // size
-        steps = np.arange(self.rank, size, self.world, dtype=np.int64)
+        steps = self._steps(size)
         for number in range(full):
             yield steps + (start + number * size)
         last = start + full * size
         taken = self._last_size(count - last)
         if taken > self.rank:
-            yield np.arange(last + self.rank, last + taken, self.world, dtype=np.int64)
+            yield self._steps(taken) + last
+
+    def _steps(self, taken: int) -> Int64Array:
+        """Return which of ``taken`` positions this rank takes."""
+        if not self.blocks:
+            return np.arange(self.rank, taken, self.world, dtype=np.int64)
+        each, over = divmod(taken, self.world)
+        low = self.rank * each + min(self.rank, over)
+        return np.arange(low, low + self._of_rank(taken), dtype=np.int64)
 
     def _last_size(self, left: int) -> int:
         """Return how many positions, pads included, all ranks take of a last batch of ``left``."""

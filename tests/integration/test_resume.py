@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import signal
-import socket
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,8 +16,8 @@ import torch.distributed as dist
 
 from examples import resume
 from fastload import _backend, _config
+from tests.integration.launch import launch
 
-ROOT = Path(__file__).parents[2]
 WORKER = Path(__file__).with_name("resume_worker.py")
 EPOCHS, COUNT, GLOBAL_BATCH, SAVE_EVERY = 3, 64, 10, 3
 STEPS = -(-COUNT // GLOBAL_BATCH)  # of an epoch
@@ -30,26 +27,6 @@ Place = tuple[int, int]  # epoch, position
 Sample = tuple[int, int, str]  # samples of its global batch, record, hash of its pixels
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="starts processes that talk by gloo")
-
-
-def launch(world: int, script: Path, *arguments: object, engine: str | None = None) -> tuple[int, str]:
-    """Run a script by torchrun; returns its exit status and what it said."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    if engine is not None:
-        environment["FASTLOAD_BACKEND"] = engine
-    command = [sys.executable]
-    if world == 1:  # as torchrun would
-        environment |= {**address, "RANK": "0", "WORLD_SIZE": "1"}
-    else:
-        command += ["-m", "torch.distributed.run", "--nproc-per-node", str(world)]
-        command += ["--master-addr", address["MASTER_ADDR"], "--master-port", port]
-    command += [str(script), *map(str, arguments)]
-    done = subprocess.run(command, check=False, env=environment, capture_output=True, text=True, timeout=200)
-    return done.returncode, done.stdout + done.stderr
 
 
 class Run:
