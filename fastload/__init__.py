@@ -21,6 +21,7 @@ _HOMES = {
     "fastload.sampler": ["DistributedSampler"],
     "fastload.writer": ["Writer"],
     "fastload.convert": ["from_torch"],
+    "fastload.integrations.datasets": ["from_hf"],
     "fastload.maintain": ["gc", "merge", "repair", "verify"],
     "fastload.schema": [
         "Audio",
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from fastload.convert import from_torch as from_torch
     from fastload.dataset import Dataset as Dataset
     from fastload.dataset import open_dataset
+    from fastload.integrations.datasets import from_hf as from_hf
     from fastload.loader import DataLoader as DataLoader
     from fastload.maintain import gc as gc
     from fastload.maintain import merge as merge
