@@ -19,12 +19,12 @@ PYTEST := $(BIN)/python -m pytest -q -n 2
 help: ## say what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /\1\t/' | expand -t 14
 
-$(READY): requirements/dev.txt
+$(READY): requirements/dev.txt requirements/integrations.txt
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 10) else "fastload needs Python 3.10 or newer; this is %s (set PYTHON=)" % sys.version.split()[0])'
 	@PYTHON=$(PYTHON) scripts/install-system-packages
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet -r requirements/dev.txt
+	$(BIN)/python -m pip install --quiet -r requirements/dev.txt -r requirements/integrations.txt
 	@touch $@
 
 setup: $(READY) ## environment in .venv, from pinned requirements

@@ -35,8 +35,7 @@ def rebuilt(loader: DataLoader[Any], kind: type[L], **changes: Any) -> L:
         if parameter.kind is not parameter.VAR_KEYWORD and name in vars(loader):
             given[name] = vars(loader)[name]
     given["multiprocessing_context"] = loader.multiprocessing_context
-    own_batches = loader.batch_sampler is not None and type(loader.batch_sampler) is not data.BatchSampler
-    if own_batches:
+    if loader.batch_sampler is not None and given["batch_size"] is None:  # it was given
         for name in ("batch_size", "drop_last", "sampler"):
             given.pop(name)
     else:

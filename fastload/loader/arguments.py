@@ -34,6 +34,14 @@ class Sharding:
         if batch_size is None:
             raise UsageError("batch_size=None makes no batches, and global_batch_size is given")
 
+    def check_once(self) -> None:
+        """Raise UsageError where ranks share the dataset out, and a framework would do it once more."""
+        if self.asked:
+            raise UsageError(
+                "this loader is sharded, and accelerator.prepare would share it out once more",
+                hint="use fastload.integrations.accelerate.prepare(accelerator, loader)",
+            )
+
     @property
     def asked(self) -> bool:
         """Whether ranks are to share the dataset out."""

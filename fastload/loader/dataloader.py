@@ -20,24 +20,17 @@ from fastload.errors import UsageError
 from fastload.format import parse_size
 from fastload.loader.arguments import Sharding, check_on_error, check_window
 from fastload.loader.course import BatchInfo, Course, FollowedCourse, GlobalBatch, OrderedCourse, SampledPlace
-from fastload.loader.deliver import (
-    Deliver,
-    deliver_batch,
-    deliver_collated,
-    deliver_mapped,
-    deliver_sample,
-)
+from fastload.loader.deliver import delivery
 from fastload.loader.iterator import Begun, EngineIterator, Job, Progress, SpareEngine
 from fastload.loader.layout import Layout
 from fastload.loader.recognise import (
-    EndlessSampler,
-    endless,
+    own_sampler,
     recognise_batching,
     recognise_sampler,
     unwrap,
     wrapped_inside,
 )
-from fastload.loader.sharded import ShardedSampler, shares_out
+from fastload.loader.sharded import shares_out
 from fastload.loader.sharding import process_topology, topology
 from fastload.loader.state import read, state_of, written
 from fastload.sampler import DistributedSampler
@@ -135,7 +128,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         plain = not shuffle and sampler is None and batch_sampler is None
         check_window(shuffle_window, shuffled=self._native is not None and not plain)
         if sampler is None and batch_sampler is None:
-            sampler = self._own_sampler(dataset, bool(shuffle), generator)
+            sampler = own_sampler(dataset, self._native, self._sharding, bool(shuffle), seed, generator)
             shuffle = shuffle if sampler is None else None
         self._sized = batch_sampler is not None or batch_size != 1
         if global_batch_size is not None and not self._sized:
@@ -169,13 +162,6 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         ours = [sampler for sampler in self._samplers() if isinstance(sampler, DistributedSampler)]
         self._cursor = ours[0].cursor if ours and self._layout() is not None else Cursor()
         self._warn()
-
-    def _own_sampler(self, dataset: Any, shuffle: bool, generator: torch.Generator | None) -> Any:
-        """Return the sampler of a loader that is given none, where torch's would not do, else None."""
-        if self._sharding.asked:
-            count = None if self._native is None else self._native.selection.count
-            return ShardedSampler(dataset, count, shuffle, self._sharding, self.seed, generator)
-        return EndlessSampler(shuffle) if endless(self._native) else None
 
     def _reset(self) -> None:
         """Be a loader that has not been iterated."""
@@ -321,7 +307,8 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         self._warn_unsharded(layout)
         anew = None if layout is None else functools.partial(self._begun_anew, begun[2])
         iterator = EngineIterator(*begun, anew)
-        self._take_turn(begun)
+        self._progress = begun[2]
+        self._cursor.begin(self._progress)
         self._iterators.add(iterator)
         self._latest = weakref.ref(iterator)
         return iterator
@@ -334,7 +321,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         seed, epoch = self._resolve_seed(layout), place.epoch
         self._order = "sampler" if layout is None else "fastload"
         pin = self._pins()
-        singles, make_batch = self._delivery(dataset, pin)
+        singles, make_batch = delivery(dataset, self.collate_fn, pin, batched=self.batch_sampler is not None)
         plan = dataset.plan(seed=seed, samples=singles, on_error=self.on_error)
         engine = self._spare.take(plan) or make_engine(plan, self.num_workers, self._byte_budget)
         self._engine_name = engine.name
@@ -350,10 +337,6 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         )
         return engine, job, Progress(epoch, place.position, sampler=course.sampler_state)
 
-    def _take_turn(self, begun: Begun) -> None:
-        self._progress = begun[2]
-        self._cursor.begin(begun[2])
-
     def _begun_anew(self, progress: Progress) -> Begun | None:
         """Return another beginning for an iteration that has given nothing, if its epoch was named since."""
         layout = self._layout()
@@ -363,7 +346,8 @@ class DataLoader(data.DataLoader[T], Generic[T]):
             return None
         self._cursor.set_epoch(named)
         begun = self._begun(layout)
-        self._take_turn(begun)
+        self._progress = begun[2]
+        self._cursor.begin(self._progress)
         return begun
 
     def _warn_unsharded(self, layout: Layout | None) -> None:
@@ -376,18 +360,6 @@ class DataLoader(data.DataLoader[T], Generic[T]):
                 f"torch.distributed has {process.world} ranks, and this loader gives all records to each of "
                 "them: shard=True shares them out"
             )
-
-    def _delivery(self, dataset: Dataset, pin: bool) -> tuple[bool, Deliver]:
-        """Return whether the engine is to make single samples, and what becomes of what it makes."""
-        collate: Callable[[Any], Any] = self.collate_fn
-        if self.batch_sampler is None:
-            torchs = collate is data.default_convert
-            return True, functools.partial(deliver_sample, dataset, None if torchs else collate, pin)
-        if collate is not data.default_collate:
-            return True, functools.partial(deliver_collated, dataset, collate, pin)
-        if dataset.look.maps:
-            return False, functools.partial(deliver_mapped, dataset.look, pin)
-        return False, functools.partial(deliver_batch, dataset.look, dataset.plan(), pin)
 
     def _pins(self) -> bool:
         if not self.pin_memory:
@@ -469,11 +441,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
     @property
     def _is_accelerate_prepared(self) -> bool:
         """Whether ``accelerator.prepare`` may leave it alone: Accelerate asks before it shares it out."""
-        if self._sharding.asked:
-            raise UsageError(
-                "this loader is sharded, and accelerator.prepare would share it out once more",
-                hint="use fastload.integrations.accelerate.prepare(accelerator, loader)",
-            )
+        self._sharding.check_once()
         return False
 
     # --- care ------------------------------------------------------------------------------------------

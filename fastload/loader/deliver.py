@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,14 +15,28 @@ from fastload.engine import Look, Plan
 from fastload.errors import EngineError
 from fastload.staging import to_torch
 
-__all__ = ["Deliver", "deliver_batch", "deliver_collated", "deliver_mapped", "deliver_sample"]
+__all__ = ["Deliver", "delivery"]
 
 Deliver = Callable[..., Any]
 """Called with seed and epoch, and then, for each batch, with what the engine made, the batch's memory, and
 the position of its first sample."""
 
 
-def deliver_batch(
+def delivery(
+    dataset: Dataset, collate: Callable[[Any], Any], pin: bool, *, batched: bool
+) -> tuple[bool, Deliver]:
+    """Return whether the engine is to make single samples, and what becomes of what it makes."""
+    if not batched:
+        torchs = collate is data.default_convert
+        return True, functools.partial(_deliver_sample, dataset, None if torchs else collate, pin)
+    if collate is not data.default_collate:
+        return True, functools.partial(_deliver_collated, dataset, collate, pin)
+    if dataset.look.maps:
+        return False, functools.partial(_deliver_mapped, dataset.look, pin)
+    return False, functools.partial(_deliver_batch, dataset.look, dataset.plan(), pin)
+
+
+def _deliver_batch(
     look: Look, plan: Plan, pin: bool, seed: int, epoch: int, made: Any, memory: Any, position: int
 ) -> Any:
     """Return a batch that the engine made whole."""
@@ -34,7 +49,7 @@ def deliver_batch(
     return pin_memory(batch) if pin else batch  # type: ignore[no-untyped-call]
 
 
-def deliver_mapped(
+def _deliver_mapped(
     look: Look, pin: bool, seed: int, epoch: int, made: Any, memory: Any, position: int
 ) -> Any:
     """Return a batch of samples that the dataset's functions made."""
@@ -45,7 +60,7 @@ def deliver_mapped(
     return pin_memory(batch) if pin else batch  # type: ignore[no-untyped-call]
 
 
-def deliver_collated(
+def _deliver_collated(
     dataset: Dataset,
     collate: Callable[[list[Any]], Any],
     pin: bool,
@@ -62,7 +77,7 @@ def deliver_collated(
     return pin_memory(batch) if pin else batch  # type: ignore[no-untyped-call]
 
 
-def deliver_sample(
+def _deliver_sample(
     dataset: Dataset,
     convert: Callable[[Any], Any] | None,
     pin: bool,

@@ -13,16 +13,16 @@ import numpy.typing as npt
 from torch.utils import data
 
 from fastload.dataset import Dataset
+from fastload.loader.arguments import Sharding
 from fastload.loader.sharded import ShardedSampler
 from fastload.sampler import DistributedSampler
 from fastload.sampling import ENDLESS, Selection
 
 __all__ = [
     "Batching",
-    "EndlessSampler",
     "Shuffle",
-    "endless",
     "integers",
+    "own_sampler",
     "recognise_batching",
     "recognise_sampler",
     "unwrap",
@@ -95,9 +95,19 @@ class EndlessSampler:
         return itertools.count()
 
 
-def endless(dataset: Dataset | None) -> bool:
-    """Return whether it is a fastload dataset that never ends."""
-    return dataset is not None and dataset.selection.count >= ENDLESS
+def own_sampler(
+    dataset: Any,
+    native: Dataset | None,
+    sharding: Sharding,
+    shuffle: bool,
+    seed: int | None,
+    generator: Any,
+) -> Any:
+    """Return the sampler of a loader that is given none, where torch's would not do, else None."""
+    if sharding.asked:
+        count = None if native is None else native.selection.count
+        return ShardedSampler(dataset, count, shuffle, sharding, seed, generator)
+    return EndlessSampler(shuffle) if native is not None and native.selection.count >= ENDLESS else None
 
 
 def recognise_sampler(sampler: object, count: int) -> Shuffle | None:

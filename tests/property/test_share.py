@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import tracemalloc
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -61,12 +62,12 @@ def global_batches(order: EpochOrder, share: Share, start: int = 0) -> list[list
 
 
 @settings(deadline=None)
-@given(orders(), topologies(), tails, st.booleans())
+@given(orders(), topologies(), tails, st.booleans(), st.booleans())
 def test_global_batches_are_the_same_at_any_topology(
-    order: EpochOrder, topology: tuple[int, list[int]], tail: str, drop_last: bool
+    order: EpochOrder, topology: tuple[int, list[int]], tail: str, drop_last: bool, blocks: bool
 ) -> None:
     batch, worlds = topology
-    shares = [Share(batch, 0, world, tail, drop_last) for world in worlds]  # type: ignore[arg-type]
+    shares = [Share(batch, 0, world, tail, drop_last, blocks) for world in worlds]  # type: ignore[arg-type]
     one, other = (global_batches(order, share) for share in shares)
     if tail == "drop":  # what the ranks do not divide is left out at the end
         one, other = (batches[: order.count // batch] for batches in (one, other))
@@ -98,12 +99,13 @@ def test_starting_in_the_middle_continues_exactly(
         assert samples == [s for b in whole[done:] for s in b]
 
 
-@given(st.integers(0, 300), st.integers(0, 320), topologies(), tails, st.booleans())
+@given(st.integers(0, 300), st.integers(0, 320), topologies(), tails, st.booleans(), st.booleans())
 def test_counts_and_sizes(
-    count: int, start: int, topology: tuple[int, list[int]], tail: str, drop_last: bool
+    count: int, start: int, topology: tuple[int, list[int]], tail: str, drop_last: bool, blocks: bool
 ) -> None:
     batch, (world, _) = topology
-    shares = [Share(batch, rank, world, tail, drop_last) for rank in range(world)]  # type: ignore[arg-type]
+    options: Any = {"tail": tail, "drop_last": drop_last, "blocks": blocks}
+    shares = [Share(batch, rank, world, **options) for rank in range(world)]
     batches = [list(share.batches(count, start)) for share in shares]
     for share, mine in zip(shares, batches, strict=True):
         assert len(mine) == share.batch_count(count, start)
@@ -116,7 +118,9 @@ def test_counts_and_sizes(
         sizes = [len(part) for part in parts]
         assert max(sizes) - min(sizes) <= 1
         first = start + number * batch
-        together = np.sort(np.concatenate(parts))
+        together = np.concatenate(parts)
+        assert not blocks or (np.diff(together) > 0).all()  # the ranks' parts, one behind the other
+        together.sort()
         assert together.tolist() == list(range(first, first + len(together)))
         assert int((together < count).sum()) == shares[0].global_size(count, first)
         assert tail == "pad" or together[-1] < count
