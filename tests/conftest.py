@@ -16,10 +16,8 @@ from fastload import _backend, _config
 # Tests of what does not depend on the engine: one run of them is enough (see the marker backend_free).
 BACKEND_FREE = (
     "parity",
-    "integration/test_accelerate",
-    "integration/test_lightning",
     "integration/test_resume",
-    "integration/test_transformers",
+    "integration/test_training_frameworks",
     "unit/bench",
     "unit/cli",
     "unit/convert",

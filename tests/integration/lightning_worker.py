@@ -1,4 +1,4 @@
-"""A process of test_lightning.py. usage: lightning_worker.py FOLDER KIND..."""
+"""A process of test_training_frameworks.py. usage: lightning_worker.py FOLDER KIND..."""
 
 from __future__ import annotations
 
