@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 import io
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,6 +28,11 @@ BACKEND_FREE = (
     "unit/test_packaging",
     "unit/test_schema",
 )
+
+
+# A shell starts background jobs with SIGINT ignored, which children inherit: no test of Ctrl-C would pass.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _backends() -> list[str]:

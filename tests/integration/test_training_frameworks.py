@@ -1,4 +1,4 @@
-"""Accelerate, Lightning and Hugging Face's Trainer: stopped in mid-epoch and resumed, in one process and two."""
+"""Accelerate, Lightning, Hugging Face's Trainer: stopped in mid-epoch and resumed, in one process and two."""
 
 from __future__ import annotations
 
