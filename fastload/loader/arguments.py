@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
+from collections.abc import Iterator, Mapping
 from typing import Any
+
+from torch.utils import data
 
 from fastload.errors import UsageError
 from fastload.format import parse_size
 
-__all__ = ["Sharding", "check_on_error", "check_window"]
+__all__ = [
+    "TORCH_PARAMETERS",
+    "Sharding",
+    "check_newer",
+    "check_on_error",
+    "check_seed_by",
+    "check_window",
+    "doubts",
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,12 +32,12 @@ class Sharding:
     global_batch_size: int | None = None
     pad: bool = True
 
-    def check(self, batch_size: int | None, *, native: bool) -> None:
+    def check(self, batch_size: int | None, *, iterable: bool) -> None:
         """Raise UsageError for what cannot work, whatever the world will be."""
-        if not native and self != Sharding():
+        if iterable and self != Sharding():
             raise UsageError(
-                "shard, mesh, global_batch_size and pad are for fastload datasets",
-                hint="with another dataset give sampler=fastload.DistributedSampler(dataset)",
+                "an iterable dataset says itself what comes: shard, mesh, global_batch_size and pad cannot",
+                hint="give each rank its part in the dataset's __iter__, by torch.distributed.get_rank()",
             )
         if self.global_batch_size is None:
             return
@@ -48,6 +60,28 @@ class Sharding:
         return self.shard or self.mesh is not None
 
 
+TORCH_PARAMETERS = inspect.signature(data.DataLoader.__init__).parameters
+"""What the DataLoader of the torch at hand takes."""
+
+
+def check_newer(newer: Mapping[str, Any]) -> None:
+    """Raise TypeError, as Python does, for arguments that torch's DataLoader does not have either."""
+    for name in newer:
+        if name not in TORCH_PARAMETERS:
+            raise TypeError(f"DataLoader.__init__() got an unexpected keyword argument '{name}'")
+
+
+def check_seed_by(seed_by: str, *, iterable: bool) -> None:
+    """Raise UsageError for an unknown ``seed_by``, or positions asked of a dataset that has none."""
+    if seed_by not in ("worker", "sample"):
+        raise UsageError(f"unknown seed_by {seed_by!r}", hint="use 'worker' or 'sample'")
+    if seed_by == "sample" and iterable:
+        raise UsageError(
+            "samples of an iterable dataset have no position to be seeded by",
+            hint="leave seed_by out, and draw from a generator of the dataset's own that its state holds",
+        )
+
+
 def check_on_error(on_error: str, *, singles: bool) -> None:
     """Raise UsageError for an unknown ``on_error``, or one that would shorten batches of one sample."""
     if on_error not in ("raise", "substitute", "skip"):
@@ -65,3 +99,21 @@ def check_window(window: int | str | None, *, shuffled: bool) -> None:
         raise UsageError(
             "shuffle_window bounds the shuffle of a fastload dataset", hint="give shuffle=True with it"
         )
+
+
+def doubts(loader: Any, *, native: bool, wrapped: bool) -> Iterator[str]:
+    """Yield what to warn the user of: arguments that do nothing for the dataset, or a slow way to load it."""
+    if native:
+        for name in ("worker_init_fn", "multiprocessing_context"):
+            if getattr(loader, name) is not None:
+                yield f"{name} does nothing for a fastload dataset: its workers are native threads"
+        return
+    if wrapped:
+        yield (
+            f"{type(loader.dataset).__name__} wraps a fastload dataset, so that torch's worker processes "
+            "load it sample by sample. For the fast path give the loader a fastload dataset: use its "
+            "transform(), slices and +, or torch's Subset, random_split and ConcatDataset"
+        )
+    given = {"on_error": loader.on_error != "raise", "buffer_bytes": loader.buffer_bytes is not None}
+    for name in (name for name, is_given in given.items() if is_given):
+        yield f"{name} does nothing for a dataset that torch's own machinery loads"

@@ -16,7 +16,16 @@ from fastload.loader.recognise import integers, recognise_batching
 from fastload.sampling import Indices, Order, Records, Share, batches_of
 from fastload.sampling.cursor import Place
 
-__all__ = ["BatchInfo", "Course", "FollowedCourse", "GlobalBatch", "OrderedCourse", "SampledPlace"]
+__all__ = [
+    "BatchInfo",
+    "Course",
+    "FollowedCourse",
+    "GlobalBatch",
+    "OrderedCourse",
+    "SampledPlace",
+    "Stream",
+    "stateful_sampler",
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,11 +127,24 @@ class OrderedCourse:
 class SampledPlace(Place):
     """A place in what a user's sampler gives: ``position`` counts its samples on this rank.
 
-    ``complete`` says that the sampler came to its end, ``sampler`` is its own state, where it has one.
+    ``complete`` says that the sampler came to its end, ``sampler`` is its own state, where it has one, and
+    ``generator`` (base64) the state of the generator that it drew from when the epoch began. Of an iterable
+    dataset batches are counted, and ``stream`` says where its workers are.
     """
 
     complete: bool = False
     sampler: Any = None
+    generator: str | None = None
+    stream: Stream | None = None
+
+
+@dataclasses.dataclass
+class Stream:
+    """Where the workers of an iterable dataset are: ``states`` by worker, ``next`` the one that is next."""
+
+    workers: int
+    next: int = 0
+    states: dict[int, Any] = dataclasses.field(default_factory=dict)
 
 
 class FollowedCourse:
@@ -138,7 +160,7 @@ class FollowedCourse:
         self._records = records
         self._epoch = place.epoch
         self._start = passed = place.position
-        self._keeper = _stateful_sampler(loader)
+        self._keeper = stateful_sampler(loader)
         self._states: collections.deque[Any] = collections.deque()
         if self._keeper is not None:
             if isinstance(place, SampledPlace) and place.sampler is not None and not place.complete:
@@ -168,7 +190,7 @@ class FollowedCourse:
             place.complete = True
 
 
-def _stateful_sampler(loader: data.DataLoader[Any]) -> Any:
+def stateful_sampler(loader: data.DataLoader[Any]) -> Any:
     """Return the sampler or batch sampler that keeps its own state, if one does."""
     for sampler in (loader.batch_sampler, getattr(loader.batch_sampler, "sampler", None), loader.sampler):
         if hasattr(sampler, "state_dict") and hasattr(sampler, "load_state_dict"):

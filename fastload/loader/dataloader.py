@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import itertools
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, Literal, TypeVar, cast
 
 import torch
 from torch.utils import data
@@ -18,23 +17,33 @@ from fastload.dataset import Dataset
 from fastload.engine import OnError, make_engine, why_not_native
 from fastload.errors import UsageError
 from fastload.format import parse_size
-from fastload.loader.arguments import Sharding, check_on_error, check_window
+from fastload.loader.arguments import (
+    TORCH_PARAMETERS,
+    Sharding,
+    check_newer,
+    check_on_error,
+    check_seed_by,
+    check_window,
+    doubts,
+)
 from fastload.loader.course import BatchInfo, Course, FollowedCourse, GlobalBatch, OrderedCourse, SampledPlace
 from fastload.loader.deliver import delivery
 from fastload.loader.iterator import Begun, EngineIterator, Job, Progress, SpareEngine
 from fastload.loader.layout import Layout
+from fastload.loader.python import PythonLoading
 from fastload.loader.recognise import (
     own_sampler,
     recognise_batching,
     recognise_sampler,
+    told_sampler,
     unwrap,
     wrapped_inside,
 )
 from fastload.loader.sharded import shares_out
 from fastload.loader.sharding import process_topology, topology
-from fastload.loader.state import read, state_of, written
+from fastload.loader.state import check_workers, read, state_of, written
 from fastload.sampler import DistributedSampler
-from fastload.sampling import ENDLESS, OrderState, Window
+from fastload.sampling import ENDLESS, OrderState
 from fastload.sampling.cursor import Cursor, Place
 from fastload.staging import PinnedBatch, pin_available
 
@@ -43,14 +52,14 @@ __all__ = ["DataLoader"]
 T = TypeVar("T")
 
 _MASK64 = (1 << 64) - 1
-_TORCH_PARAMETERS = inspect.signature(data.DataLoader.__init__).parameters
+_UNSHARED = "all records to each of them: shard=True shares them out"
 
 
-class DataLoader(data.DataLoader[T], Generic[T]):
+class DataLoader(PythonLoading[T], Generic[T]):
     """torch's DataLoader, which loads fastload datasets with native threads instead of worker processes.
 
     Every argument of torch's is taken under its name; docs/dataloader.md says what each means for a
-    fastload dataset. Other datasets are loaded by torch's own machinery, unchanged.
+    fastload dataset. Other datasets are loaded by torch's own machinery, in fastload's order and with state.
 
     Args beyond torch's (keyword only):
         seed: keys the order and the random transforms. By default the generator's seed; else
@@ -71,6 +80,8 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         shuffle_window: bytes within which records are shuffled, so that a node reads few shards at a time.
         pad: fill the last batch up by repeating records, so that all ranks get as many. Without it some
             may get one less, or one batch less.
+        seed_by: what seeds Python's, NumPy's and torch's generators for a Python dataset: its ``"worker"``,
+            as in torch, or the position of each ``"sample"``, at any ``num_workers``.
 
     Each new iteration is the next epoch, with its own order and draws: a pure function of (seed, epoch),
     at any ``num_workers`` and any number of ranks. :meth:`set_epoch` names the next one.
@@ -114,7 +125,10 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         global_batch_size: int | None = None,
         shuffle_window: int | str | None = None,
         pad: bool = True,
+        seed_by: Literal["worker", "sample"] = "worker",
+        **newer: Any,
     ) -> None:
+        check_newer(newer)
         check_on_error(on_error, singles=batch_size is None and batch_sampler is None)
         self.on_error = on_error
         self.seed = seed
@@ -123,8 +137,11 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         self.shard, self.mesh, self.global_batch_size, self.pad = shard, mesh, global_batch_size, pad
         self.shuffle_window = shuffle_window
         self._native: Dataset | None = unwrap(dataset)
+        self.seed_by = seed_by
+        iterable = isinstance(dataset, data.IterableDataset)
+        check_seed_by(seed_by, iterable=iterable)
         self._sharding = Sharding(shard, mesh, global_batch_size, pad)
-        self._sharding.check(batch_size, native=self._native is not None)
+        self._sharding.check(batch_size, iterable=iterable)
         plain = not shuffle and sampler is None and batch_sampler is None
         check_window(shuffle_window, shuffled=self._native is not None and not plain)
         if sampler is None and batch_sampler is None:
@@ -134,10 +151,10 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         if global_batch_size is not None and not self._sized:
             batch_size = global_batch_size
         self._reset()
-        if "in_order" in _TORCH_PARAMETERS:
-            newer = {"in_order": in_order}
+        if "in_order" in TORCH_PARAMETERS:
+            newer["in_order"] = in_order
         else:
-            self.in_order, newer = in_order, {}
+            self.in_order = in_order
         super().__init__(
             dataset,
             batch_size,
@@ -159,6 +176,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         )
         if not self._sized:
             self.__dict__["batch_size"] = 1  # what was given, for those who rebuild the loader
+        self._mark_default(given=sampler is not None or batch_sampler is not None)
         ours = [sampler for sampler in self._samplers() if isinstance(sampler, DistributedSampler)]
         self._cursor = ours[0].cursor if ours and self._layout() is not None else Cursor()
         self._warn()
@@ -172,8 +190,8 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         self._progress = Progress()
         self._order: str | None = None
         self._engine_name: str | None = None
-        self._iterators: weakref.WeakSet[EngineIterator] = weakref.WeakSet()
-        self._latest: weakref.ref[EngineIterator] | None = None
+        self._iterators: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._latest: weakref.ref[Any] | None = None
         self._spare = SpareEngine()
 
     @property
@@ -191,18 +209,9 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         self.__dict__["batch_size"] = size
 
     def _warn(self) -> None:
-        if self._native is not None:
-            for name in ("worker_init_fn", "multiprocessing_context"):
-                if getattr(self, name) is not None:
-                    _warn(f"{name} does nothing for a fastload dataset: its workers are native threads")
-        elif wrapped_inside(self.dataset):
-            _warn(
-                f"{type(self.dataset).__name__} wraps a fastload dataset, so that torch's worker processes "
-                "load it sample by sample. For the fast path give the loader a fastload dataset: use its "
-                "transform(), slices and +, or torch's Subset, random_split and ConcatDataset"
-            )
-        if self._native is None and self.on_error != "raise":
-            _warn("on_error does nothing for a dataset that torch's own machinery loads")
+        wrapped = self._native is None and wrapped_inside(self.dataset)
+        for text in doubts(self, native=self._native is not None, wrapped=wrapped):
+            _warn(text)
 
     def check_worker_number_rationality(self) -> None:
         """Warn of more worker processes than CPUs; native threads are no processes."""
@@ -227,15 +236,14 @@ class DataLoader(data.DataLoader[T], Generic[T]):
 
     def _layout(self) -> Layout | None:
         """Return how epochs are laid out, or None where the indices of a sampler are followed."""
-        assert self._native is not None
+        records = self._records()
         batching = recognise_batching(self)
-        count = self._native.selection.count
-        known = None if batching is None else recognise_sampler(batching.sampler, count)
-        if batching is not None and known is not None:
+        known = None
+        if records is not None and batching is not None and self._computed(batching.sampler):
+            known = recognise_sampler(batching.sampler, records.count)
+        if records is not None and batching is not None and known is not None:
             window = self._window if known.shuffle else None
-            return Layout(
-                self._native.selection, batching, known, self._sharding, window, self._sized, self._blocks
-            )
+            return Layout(records, batching, known, self._sharding, window, self._sized, self._blocks)
         sampler = self.batch_sampler if batching is None else batching.sampler
         if self._sharding != Sharding() and not shares_out(sampler):
             raise UsageError(
@@ -244,19 +252,13 @@ class DataLoader(data.DataLoader[T], Generic[T]):
             )
         return None
 
-    @functools.cached_property
-    def _window(self) -> Window | None:
-        if self.shuffle_window is None or self._native is None:
-            return None
-        return self._native.window(self.shuffle_window)
-
-    def _hear(self, layout: Layout | None) -> None:
+    def _hear(self) -> None:
         """Take note of an epoch that torch's DistributedSampler was told."""
-        distributed = None if layout is None else layout.sampler.distributed
-        if distributed is not None and not isinstance(distributed, DistributedSampler):
-            if distributed.epoch != self._sampler_epoch:
-                self._cursor.set_epoch(int(distributed.epoch))
-            self._sampler_epoch = int(distributed.epoch)
+        told = told_sampler(self._samplers())
+        if told is not None:
+            if told.epoch != self._sampler_epoch:
+                self._cursor.set_epoch(int(told.epoch))
+            self._sampler_epoch = int(told.epoch)
 
     def _own_seed(self, layout: Layout | None) -> int | None:
         """Return the seed that the user gave, in one way or another."""
@@ -278,10 +280,10 @@ class DataLoader(data.DataLoader[T], Generic[T]):
 
     def _next_course(self, layout: Layout | None) -> tuple[Place, Course]:
         """Return where the next iteration begins, and what it does from there on."""
-        assert self._native is not None
-        self._hear(layout)
+        self._hear()
         seed = self._resolve_seed(layout)
         if layout is None:
+            assert self._native is not None
             place = self._cursor.peek(lambda place: isinstance(place, SampledPlace) and place.complete)
             return place, FollowedCourse(self, self._native.selection, place)
         place = self._cursor.peek(lambda place: not layout.course(seed, place).batch_count)
@@ -289,7 +291,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
 
     def __len__(self) -> int:
         """Return how many batches a whole epoch has on this rank. Raises TypeError if it never ends."""
-        layout = None if self._native is None else self._layout()
+        layout = None if isinstance(self.dataset, data.IterableDataset) else self._layout()
         if layout is None:
             return super().__len__()
         course = layout.course(self._seed_used or 0, Place())
@@ -301,7 +303,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
 
     def __iter__(self) -> Iterator[T]:  # type: ignore[override]
         if self._native is None:
-            return super().__iter__()
+            return cast(Iterator[T], self._iterate_python())
         layout = self._layout()
         begun = self._begun(layout)
         self._warn_unsharded(layout)
@@ -340,7 +342,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
     def _begun_anew(self, progress: Progress) -> Begun | None:
         """Return another beginning for an iteration that has given nothing, if its epoch was named since."""
         layout = self._layout()
-        self._hear(layout)
+        self._hear()
         named = self._cursor.named_since(progress)
         if named is None or named == progress.epoch:
             return None
@@ -356,10 +358,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         process = process_topology()
         if process.world > 1 and process.rank == 0:
             self._warned = True
-            _warn(
-                f"torch.distributed has {process.world} ranks, and this loader gives all records to each of "
-                "them: shard=True shares them out"
-            )
+            _warn(f"torch.distributed has {process.world} ranks, and this loader gives {_UNSHARED}")
 
     def _pins(self) -> bool:
         if not self.pin_memory:
@@ -375,46 +374,44 @@ class DataLoader(data.DataLoader[T], Generic[T]):
 
         It is the same on all ranks, counts what was delivered and not what is in the making, and is cheap
         enough for every step. Any rank's state loads on every rank, at another number of ranks or workers
-        and another batch size. docs/resume.md has the rules. Raises UsageError for a dataset that is not
-        fastload's.
+        and another batch size. docs/resume.md has the rules, also those of a user's own sampler and of
+        iterable datasets, whose states say more.
         """
         layout = self._resumable()
         place = self._cursor.place
-        return written(self._state(layout, self._resolve_seed(layout), place), place, followed=layout is None)
+        state = self._state(layout, self._resolve_seed(layout), place)
+        return written(state, place, self._kind(layout), told_sampler(self._samplers()))
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Let the next iteration go on where ``state_dict`` was taken. Iterators that live are left alone.
 
-        Raises StateError, which names what differs, for a state of another dataset, seed or order, and
-        UsageError for a dataset that is not fastload's.
+        Raises StateError, which names what differs, for a state of another dataset, seed or order.
         """
         layout = self._resumable()
-        state, place = read(state_dict, followed=layout is None)
-        own = self._own_seed(layout)
-        self._state(layout, state.seed if own is None else own, place).check_same(state)
-        distributed = None if layout is None else layout.sampler.distributed
-        if distributed is not None and not isinstance(distributed, DistributedSampler):
+        kind = self._kind(layout)
+        state, place = read(state_dict, kind)
+        check_workers(place, self.num_workers)
+        own = self._own_seed(layout) if layout is not None or self._native is not None else self.seed
+        self._state(layout, state.seed if own is None else own & _MASK64, place).check_same(state)
+        told = told_sampler(self._samplers())
+        if told is not None and layout is not None:
             # So that set_epoch is heard also if it names the epoch that the sampler has already.
-            distributed.epoch = self._sampler_epoch = -1
+            told.epoch = self._sampler_epoch = -1
+        elif told is not None:
+            told.epoch = self._sampler_epoch = int(state_dict["sampler"].get("epoch", told.epoch))
+        if kind == "stream":
+            self._iterator = None  # persistent workers have copies of the dataset that went on
         self._seed_used = state.seed
         self._cursor.load(place)
 
     def _resumable(self) -> Layout | None:
-        if self._native is None:
-            raise UsageError(
-                f"a {type(self.dataset).__name__} is loaded by torch's own machinery: no state to save",
-                hint="count its batches, or convert it with fastload.from_torch",
-            )
         layout = self._layout()
-        self._hear(layout)
+        self._hear()
         return layout
 
     def _state(self, layout: Layout | None, seed: int, place: Place) -> OrderState:
-        return state_of(layout, cast(Dataset, self._native).selection.count, self._fingerprint, seed, place)
-
-    @functools.cached_property
-    def _fingerprint(self) -> str:
-        return cast(Dataset, self._native).fingerprint
+        records = self._records()
+        return state_of(layout, 0 if records is None else records.count, self._fingerprint, seed, place)
 
     @property
     def batch_info(self) -> BatchInfo | None:
@@ -449,27 +446,28 @@ class DataLoader(data.DataLoader[T], Generic[T]):
     def stats(self) -> dict[str, Any]:
         """Return what the latest iteration does: which engine runs, why it is not the native one, counters.
 
-        ``engine`` is ``"native"``, ``"python"`` or ``"torch"``; ``why_not_native`` says the reason in
-        words, or is None. ``python_calls`` names the callables that run. ``order`` is ``"fastload"``, or
-        ``"sampler"`` where one's indices are followed. ``batches``, ``samples`` and ``wait_seconds`` (spent
-        waiting for the engine) count what this iteration gave, and ``pads`` the samples among them that
-        only even the ranks out; ``position`` counts the samples of all ranks since the epoch's beginning,
-        without pads. ``batch_info`` is the attribute of that name as a dict. ``rejected`` counts the epoch's
-        bad records and ``rejections`` tells of the first 100: path, record, field and error (see
-        ``on_error``). ``open_shards`` counts the dataset's shards that this process holds open.
-        ``engine_counters`` are the engine's own while it lives.
+        ``engine`` is ``"native"``, ``"python"`` or ``"torch"``, ``workers`` how many threads or processes it
+        has (0: the caller); ``why_not_native`` says the reason in words, or is None. ``python_calls`` names
+        the callables that run. ``order`` is ``"fastload"``, ``"sampler"`` where one's indices are followed,
+        or ``"dataset"`` where it is iterable. ``batches``, ``samples`` and ``wait_seconds`` (spent waiting
+        for the engine) count what this iteration gave, and ``pads`` the samples among them that only even the
+        ranks out; ``position`` counts the samples of all ranks since the epoch's beginning, without pads.
+        ``batch_info`` is the attribute of that name as a dict. ``rejected`` counts the epoch's bad records
+        and ``rejections`` tells of the first 100: path, record, field and error (see ``on_error``).
+        ``open_shards`` counts the dataset's shards that this process holds open. ``engine_counters`` are the
+        engine's own while it lives.
         """
-        if self._native is None:
-            why = f"the dataset is a {type(self.dataset).__name__}, which torch's own machinery loads"
-            return {"engine": "torch", "why_not_native": why}
+        native = self._native
         iterator = self._latest() if self._latest is not None else None
+        unknown = f"the dataset is a {type(self.dataset).__name__}, which torch's own machinery loads"
         return {
-            "engine": None if self._latest is None else self._engine_name,
-            "why_not_native": why_not_native(self._native.plan()),
-            "python_calls": self._native.look.calls(),
+            "engine": "torch" if native is None else None if self._latest is None else self._engine_name,
+            "workers": self.num_workers,
+            "why_not_native": unknown if native is None else why_not_native(native.plan()),
+            "python_calls": [] if native is None else native.look.calls(),
             "order": self._order,
             **self._progress.told(),
-            "open_shards": sum(source.open_shards for source in self._native.sources),
+            "open_shards": 0 if native is None else sum(source.open_shards for source in native.sources),
             "engine_counters": {} if iterator is None else dict(iterator.engine_stats()),
         }
 
@@ -489,7 +487,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
 
     def __getstate__(self) -> dict[str, Any]:
         state = dict(self.__dict__)
-        state.update(_iterators=None, _spare=None, _latest=None)
+        state.update(_iterators=None, _spare=None, _latest=None, _iterator=None)
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -48,7 +48,8 @@ class Progress(SampledPlace):
         """Return it as stats() does."""
         told = dataclasses.asdict(self)
         told["batch_info"] = told.pop("info")
-        del told["complete"], told["sampler"]
+        for name in ("complete", "sampler", "generator", "stream"):
+            del told[name]
         return told
 
     def reject(self, rejections: Sequence[Rejection]) -> None:

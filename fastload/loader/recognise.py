@@ -25,6 +25,7 @@ __all__ = [
     "own_sampler",
     "recognise_batching",
     "recognise_sampler",
+    "told_sampler",
     "unwrap",
     "wrapped_inside",
 ]
@@ -159,3 +160,9 @@ def integers(batch: Any) -> npt.NDArray[np.int64]:
     if not isinstance(batch, (Sequence, Mapping)) and hasattr(batch, "tolist"):
         batch = batch.tolist()  # a tensor
     return np.fromiter(map(operator.index, batch), dtype=np.int64)
+
+
+def told_sampler(samplers: Iterable[Any]) -> Any:
+    """Return torch's DistributedSampler, if there is one: it is told epochs, and does not count them."""
+    distributed = [each for each in samplers if isinstance(each, data.DistributedSampler)]
+    return next((each for each in distributed if not isinstance(each, DistributedSampler)), None)

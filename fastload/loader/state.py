@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from fastload.errors import StateError
-from fastload.loader.course import SampledPlace
+from fastload.loader.course import SampledPlace, Stream
 from fastload.loader.layout import Layout
 from fastload.sampling import OrderState
 from fastload.sampling.cursor import Place
 from fastload.transforms.random import DRAWS_VERSION
 
-__all__ = ["read", "state_of", "written"]
+__all__ = ["Kind", "check_workers", "read", "state_of", "written"]
 
-_HINT = "give the loader the sampler that it had when the state was saved"
+Kind = Literal["order", "sampler", "stream"]
+"""What a position counts in: fastload's order, what a sampler gives, or what an iterable dataset does."""
+
+_SAID: dict[Kind, str] = {
+    "order": "fastload's own order",
+    "sampler": "a sampler's",
+    "stream": "an iterable dataset",
+}
+_HINT = "give the loader the dataset and sampler that it had when the state was saved"
 
 
 def state_of(layout: Layout | None, count: int, fingerprint: str, seed: int, place: Place) -> OrderState:
@@ -32,27 +40,54 @@ def state_of(layout: Layout | None, count: int, fingerprint: str, seed: int, pla
     )
 
 
-def written(state: OrderState, place: Place, *, followed: bool) -> dict[str, Any]:
-    """Return the dict that state_dict() gives; ``followed`` says that a sampler's indices are."""
+def written(state: OrderState, place: Place, kind: Kind, told: Any) -> dict[str, Any]:
+    """Return the dict that state_dict() gives; ``told`` is torch's DistributedSampler, if there is one."""
     values: dict[str, Any] = dict(state.to_dict())
-    if followed:
-        sampled = place if isinstance(place, SampledPlace) else SampledPlace()
+    if kind == "order":
+        return values
+    sampled = place if isinstance(place, SampledPlace) else SampledPlace()
+    if kind == "sampler":
         values["sampler"] = {"complete": sampled.complete, "state": sampled.sampler}
+        extra = {"generator": sampled.generator, "epoch": None if told is None else int(told.epoch)}
+        values["sampler"].update((name, value) for name, value in extra.items() if value is not None)
+    else:
+        stream = sampled.stream or Stream(0)
+        states = {str(worker): kept for worker, kept in sorted(stream.states.items())}
+        values["stream"] = {
+            "complete": sampled.complete,
+            "workers": stream.workers,
+            "next": stream.next,
+            "states": states,
+        }
     return values
 
 
-def read(values: Mapping[str, Any], *, followed: bool) -> tuple[OrderState, Place]:
+def read(values: Mapping[str, Any], kind: Kind) -> tuple[OrderState, Place]:
     """Return what :func:`written` wrote. Raises StateError for anything else, or another kind of order."""
     state = OrderState.from_dict(values)
-    sampler = values.get("sampler")
-    if sampler is None:
-        if followed:
-            raise StateError("the state is of fastload's own order, not of a sampler's", hint=_HINT)
+    given: Kind = "sampler" if values.get("sampler") else "stream" if values.get("stream") else "order"
+    if given != kind:
+        raise StateError(f"the state is of {_SAID[given]}, not of {_SAID[kind]}", hint=_HINT)
+    if kind == "order":
         return state, Place(state.epoch, state.position)
-    if not followed:
-        raise StateError("the state is of the order of a sampler, not of fastload's own", hint=_HINT)
-    if not isinstance(sampler, Mapping) or not {"complete", "state"} <= sampler.keys():
+    more = values[kind]
+    needed = {"complete", "state"} if kind == "sampler" else {"complete", "workers", "next", "states"}
+    if not isinstance(more, Mapping) or not needed <= more.keys():
+        raise StateError(f"{kind!r} of the state is {more!r}", hint="give what state_dict() gave, unchanged")
+    place = SampledPlace(state.epoch, state.position, bool(more["complete"]))
+    if kind == "sampler":
+        place.sampler, place.generator = more["state"], more.get("generator")
+    else:
+        states = {int(worker): kept for worker, kept in more["states"].items()}
+        place.stream = Stream(int(more["workers"]), int(more["next"]), states)
+    return state, place
+
+
+def check_workers(place: Place, workers: int) -> None:
+    """Raise StateError where the workers of an iterable dataset were not as many as here."""
+    stream = place.stream if isinstance(place, SampledPlace) else None
+    if stream is not None and place.position and stream.workers != workers:
         raise StateError(
-            f"'sampler' of the state is {sampler!r}", hint="give what state_dict() gave, unchanged"
+            f"the state is of {stream.workers} workers' copies of an iterable dataset, here are {workers}",
+            hint=f"give num_workers={stream.workers}, or begin anew without the state",
         )
-    return state, SampledPlace(state.epoch, state.position, bool(sampler["complete"]), sampler["state"])

@@ -1,0 +1,175 @@
+"""The loading of Python datasets: torch's machinery, given fastload's order, positions and state."""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+from torch.utils import data
+
+from fastload.dataset import Dataset
+from fastload.loader.arguments import Sharding
+from fastload.loader.course import SampledPlace, Stream
+from fastload.loader.iterator import Progress
+from fastload.loader.layout import Layout
+from fastload.loader.runs import ListedCourse, MapRun, Run, SamplerCourse, StreamRun
+from fastload.loader.sharded import ShardedSampler
+from fastload.loader.state import Kind
+from fastload.loader.torch_iterator import ProcessIterator, make_iterator
+from fastload.sampler import DistributedSampler
+from fastload.sampling import Records, Selection, Window
+from fastload.sampling.cursor import Cursor, Place
+
+__all__ = ["PythonLoading"]
+
+T = TypeVar("T")
+
+
+def _records_of(dataset: Any) -> Records | None:
+    """Return the indices of a map-style Python dataset as records, or None where it has no length."""
+    if isinstance(dataset, data.IterableDataset):
+        return None
+    try:
+        return Selection.whole(len(dataset))
+    except (TypeError, NotImplementedError, AttributeError):
+        return None
+
+
+class PythonLoading(data.DataLoader[T], Generic[T]):
+    """What a DataLoader does for a dataset that is not fastload's, and what it asks of both kinds."""
+
+    seed: int | None
+    seed_by: str
+    shuffle_window: int | str | None
+    _native: Dataset | None
+    _sharding: Sharding
+    _cursor: Cursor
+    _progress: Progress
+    _order: str | None
+    _engine_name: str | None
+    _iterators: weakref.WeakSet[Any]
+    _latest: weakref.ref[Any] | None
+    _layout: Callable[[], Layout | None]
+    _hear: Callable[[], None]
+    _resolve_seed: Callable[[Layout | None], int]
+    _warn_unsharded: Callable[[Layout | None], None]
+
+    def _mark_default(self, given: bool) -> None:
+        """Mark a sampler that torch made for shuffle=True: fastload's order stands in for its.
+
+        The mark is on the sampler, since frameworks rebuild a loader with ``sampler=loader.sampler``.
+        """
+        if not given and type(self.sampler) is data.RandomSampler:
+            self.sampler._fastload_order = True  # type: ignore[attr-defined]
+
+    def _records(self) -> Records | None:
+        """Return what there is to order, or None where the dataset is iterable or has no length."""
+        return _records_of(self.dataset) if self._native is None else self._native.selection
+
+    @functools.cached_property
+    def _window(self) -> Window | None:
+        if self.shuffle_window is None or self._native is None:
+            return None
+        return self._native.window(self.shuffle_window)
+
+    @functools.cached_property
+    def _fingerprint(self) -> str:
+        return "" if self._native is None else self._native.fingerprint
+
+    def _computed(self, sampler: Any) -> bool:
+        """Return whether fastload's order may stand in for that of a sampler it knows.
+
+        With a Python dataset a sampler or generator that the user gave is followed: the order is then
+        torch's, to the number.
+        """
+        if self._native is not None:
+            return True
+        if type(sampler) is data.RandomSampler:
+            sharded = self._sharding != Sharding()
+            return hasattr(sampler, "_fastload_order") and (sharded or sampler.generator is None)
+        return type(sampler) in (data.SequentialSampler, DistributedSampler, ShardedSampler)
+
+    def _kind(self, layout: Layout | None) -> Kind:
+        if isinstance(self.dataset, data.IterableDataset):
+            return "stream"
+        return "sampler" if layout is None else "order"
+
+    def _next_run(self) -> Run:
+        """Return the next iteration. Nothing changes until it begins."""
+        if isinstance(self.dataset, data.IterableDataset):
+            return self._next_stream()
+        layout = self._layout()
+        self._hear()
+        seed = self._resolve_seed(layout)
+        course: ListedCourse | SamplerCourse
+        if layout is None:
+            place = self._cursor.peek(_is_over)
+            course = SamplerCourse(self, place)
+        else:
+            place = self._cursor.peek(lambda place: not layout.course(seed, place).batch_count)
+            ordered = layout.course(seed, place)
+            course = ListedCourse(ordered.order, ordered.share, ordered.epoch, ordered.start)
+        progress = Progress(place.epoch, place.position)
+        singles = self.batch_sampler is None
+        return MapRun(course, progress, singles, seed if self.seed_by == "sample" else None)
+
+    def _next_stream(self) -> StreamRun:
+        place = self._cursor.peek(_is_over)
+        stream = place.stream if isinstance(place, SampledPlace) and place.stream is not None else None
+        resumed = bool(place.position) and stream is not None
+        now = Stream(self.num_workers)
+        if resumed and stream is not None:
+            now = Stream(self.num_workers, stream.next, dict(stream.states))
+        progress = Progress(place.epoch, place.position, stream=now)
+        # Without a state of the dataset's own, its first batches are made again and dropped.
+        passed = place.position if resumed and not now.states else 0
+        sampler: Any = self.batch_sampler if self.batch_sampler is not None else self.sampler
+        return StreamRun(iter(sampler), progress, now, passed)
+
+    def _get_iterator(self) -> Any:
+        self.check_worker_number_rationality()
+        states: dict[int, Any] = {}
+        if isinstance(self.dataset, data.IterableDataset):
+            states = dict(self._next_stream().stream.states)
+        iterator = make_iterator(self, seeded=self.seed_by == "sample", states=states)
+        self._iterators.add(iterator)
+        self._latest = weakref.ref(iterator)
+        return iterator
+
+    def _begin(self, run: Run) -> None:
+        self._cursor.begin(run.progress)
+        self._progress = run.progress
+        self._engine_name = "torch"
+
+    def _begins_anew(self, run: Run) -> bool:
+        """Return whether the epoch was named after ``run`` began, which has given nothing yet."""
+        if not isinstance(run, MapRun):
+            return False
+        self._hear()
+        named = self._cursor.named_since(run.progress)
+        if named is None or named == run.progress.epoch:
+            return False
+        self._cursor.set_epoch(named)
+        return True
+
+    def _iterate_python(self) -> Any:
+        iterator: Any = self._iterator
+        if isinstance(iterator, ProcessIterator) and not iterator.reusable:
+            iterator.close()  # persistent workers that were closed or interrupted, or of which one died
+            self._iterator = None
+        self._note_order()
+        return super().__iter__()
+
+    def _note_order(self) -> None:
+        if isinstance(self.dataset, data.IterableDataset):
+            self._order = "dataset"
+            return
+        layout = self._layout()
+        self._order = "sampler" if layout is None else "fastload"
+        self._warn_unsharded(layout)
+
+
+def _is_over(place: Place) -> bool:
+    return isinstance(place, SampledPlace) and place.complete
