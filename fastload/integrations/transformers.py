@@ -20,6 +20,7 @@ from fastload.staging import pin_available
 
 __all__ = ["TrainerMixin"]
 
+# The Trainer is behind the mixin, and not imported here: to a type checker it is anything.
 if TYPE_CHECKING:
     _Trainer: Any = object
 else:

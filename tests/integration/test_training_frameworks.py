@@ -23,6 +23,6 @@ def test_training_goes_on_where_it_was(tmp_path: Path, framework: str, world: in
     if importlib.util.find_spec(framework) is None:
         pytest.skip(f"{framework} is not installed")
     worker = Path(__file__).with_name(f"{framework}_worker.py")
-    status, said = launch(world, worker, tmp_path, "native")
+    status, said = launch(world, worker, tmp_path, "native", "plain")
     assert status == 0, said[-6000:]
     assert said.count("all is well") == world

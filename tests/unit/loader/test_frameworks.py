@@ -136,6 +136,59 @@ def test_an_iteration_that_gave_nothing_follows_an_epoch_that_is_named(ds: Datas
     assert drawn(loader) == epochs[3]
 
 
+class Numbers(data.Dataset[int]):
+    def __len__(self) -> int:
+        return COUNT
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+@pytest.mark.parametrize("options", [{}, {"num_workers": 1}, {"num_workers": 1, "persistent_workers": True}])
+@pytest.mark.parametrize("sampled", [False, True])
+def test_so_does_one_over_a_python_dataset(options: dict[str, Any], sampled: bool) -> None:
+    def make() -> tuple[DataLoader[Any], Any]:
+        if not sampled:
+            loader = DataLoader(Numbers(), batch_size=4, shuffle=True, seed=3, shard=True, **options)
+            return loader, loader.sampler
+        sampler = data.DistributedSampler(Numbers(), 2, 0, seed=3)
+        return DataLoader(Numbers(), batch_size=4, sampler=sampler, **options), sampler
+
+    def given(batches: Any) -> list[list[int]]:
+        return [batch.tolist() for batch in batches]
+
+    loader, sampler = make()
+    epochs = []
+    for epoch in range(4):
+        sampler.set_epoch(epoch)
+        epochs.append(given(loader))
+    loader, sampler = make()
+    batches = iter(loader)
+    sampler.set_epoch(2)
+    assert given(batches) == epochs[2]
+    assert loader.state_dict()["epoch"] == 2
+    sampler.set_epoch(1)
+    batches = iter(loader)
+    first = next(batches).tolist()
+    sampler.set_epoch(3)  # too late for these
+    assert [first, *given(batches)] == epochs[1]
+    assert given(loader) == epochs[3]
+    loader.close()
+
+
+def test_a_python_dataset_is_prepared_and_rebuilt(two: list[Topology]) -> None:
+    loader = DataLoader(Numbers(), batch_size=4, shuffle=True, seed=3, seed_by="sample")
+    again = rebuilt(loader, DataLoader, shard=True)
+    assert again.seed_by == "sample"
+    assert len(again) == 7
+    prepared = accelerate.prepare(Accelerator(), loader)
+    assert [batch.tolist() for batch in prepared] != [batch.tolist() for batch in again]
+    assert prepared.remainder == COUNT - 6 * 8
+    user = data.RandomSampler(Numbers(), generator=torch.Generator())
+    with pytest.raises(UsageError, match="says itself which records this rank takes"):
+        len(accelerate.prepare(Accelerator(), DataLoader(Numbers(), batch_size=4, sampler=user)))
+
+
 def test_a_resumed_iteration_keeps_its_place_when_its_epoch_is_named(ds: Dataset) -> None:
     loader = DataLoader(ds, batch_size=4, shuffle=True, seed=3, shard=True)
     loader.set_epoch(1)
