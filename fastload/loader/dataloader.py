@@ -6,7 +6,7 @@ import functools
 import itertools
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import Any, Generic, Literal, TypeVar, cast
 
@@ -33,17 +33,11 @@ from fastload.loader.layout import Layout
 from fastload.loader.python import PythonLoading
 from fastload.loader.recognise import (
     own_sampler,
-    recognise_batching,
-    recognise_sampler,
-    told_sampler,
     unwrap,
     wrapped_inside,
 )
-from fastload.loader.sharded import shares_out
 from fastload.loader.sharding import process_topology, topology
-from fastload.loader.state import check_workers, read, state_of, written
 from fastload.sampler import DistributedSampler
-from fastload.sampling import ENDLESS, OrderState
 from fastload.sampling.cursor import Cursor, Place
 from fastload.staging import PinnedBatch, pin_available
 
@@ -51,7 +45,6 @@ __all__ = ["DataLoader"]
 
 T = TypeVar("T")
 
-_MASK64 = (1 << 64) - 1
 _UNSHARED = "all records to each of them: shard=True shares them out"
 
 
@@ -218,66 +211,6 @@ class DataLoader(PythonLoading[T], Generic[T]):
         if self._native is None:
             super().check_worker_number_rationality()
 
-    # --- epochs and their order ------------------------------------------------------------------------
-
-    def set_epoch(self, epoch: int) -> None:
-        """Name the epoch of the next iteration; a sampler that has ``set_epoch`` is told as well.
-
-        After :meth:`load_state_dict` the epoch of the state keeps its position.
-        """
-        self._cursor.set_epoch(epoch)
-        for sampler in self._samplers():
-            if hasattr(sampler, "set_epoch"):
-                sampler.set_epoch(epoch)
-
-    def _samplers(self) -> list[Any]:
-        batch_sampler: Any = self.batch_sampler
-        return [self.sampler, batch_sampler, getattr(batch_sampler, "sampler", None)]
-
-    def _layout(self) -> Layout | None:
-        """Return how epochs are laid out, or None where the indices of a sampler are followed."""
-        records = self._records()
-        batching = recognise_batching(self)
-        known = None
-        if records is not None and batching is not None and self._computed(batching.sampler):
-            known = recognise_sampler(batching.sampler, records.count)
-        if records is not None and batching is not None and known is not None:
-            window = self._window if known.shuffle else None
-            return Layout(records, batching, known, self._sharding, window, self._sized, self._blocks)
-        sampler = self.batch_sampler if batching is None else batching.sampler
-        if self._sharding != Sharding() and not shares_out(sampler):
-            raise UsageError(
-                f"{type(sampler).__name__} says itself which records this rank takes: it is not shared out",
-                hint="leave it out, or leave out shard, mesh, global_batch_size and pad",
-            )
-        return None
-
-    def _hear(self) -> None:
-        """Take note of an epoch that torch's DistributedSampler was told."""
-        told = told_sampler(self._samplers())
-        if told is not None:
-            if told.epoch != self._sampler_epoch:
-                self._cursor.set_epoch(int(told.epoch))
-            self._sampler_epoch = int(told.epoch)
-
-    def _own_seed(self, layout: Layout | None) -> int | None:
-        """Return the seed that the user gave, in one way or another."""
-        sampler = None if layout is None else layout.sampler
-        generator = self.generator or (sampler.generator if sampler is not None else None)
-        if self.seed is not None:
-            return self.seed & _MASK64
-        if sampler is not None and sampler.distributed is not None:
-            return int(sampler.distributed.seed) & _MASK64  # equal on all ranks
-        return None if generator is None else int(generator.initial_seed()) & _MASK64
-
-    def _resolve_seed(self, layout: Layout | None) -> int:
-        """Return the seed, decided when first asked for and kept: iterations differ by epoch only."""
-        if self._seed_used is None:
-            own = self._own_seed(layout)
-            alone = process_topology().world == 1
-            self._seed_used = own if own is not None else torch.initial_seed() & _MASK64 if alone else 0
-        return self._seed_used
-
     def _next_course(self, layout: Layout | None) -> tuple[Place, Course]:
         """Return where the next iteration begins, and what it does from there on."""
         self._hear()
@@ -288,16 +221,6 @@ class DataLoader(PythonLoading[T], Generic[T]):
             return place, FollowedCourse(self, self._native.selection, place)
         place = self._cursor.peek(lambda place: not layout.course(seed, place).batch_count)
         return place, layout.course(seed, place)
-
-    def __len__(self) -> int:
-        """Return how many batches a whole epoch has on this rank. Raises TypeError if it never ends."""
-        layout = None if isinstance(self.dataset, data.IterableDataset) else self._layout()
-        if layout is None:
-            return super().__len__()
-        course = layout.course(self._seed_used or 0, Place())
-        if course.order.count >= ENDLESS:
-            raise TypeError("an endless dataset has no number of batches")
-        return course.batch_count
 
     # --- iteration -------------------------------------------------------------------------------------
 
@@ -366,52 +289,6 @@ class DataLoader(PythonLoading[T], Generic[T]):
         if not pin_available():
             _warn("pin_memory is set, but there is no accelerator to pin memory for")
         return pin_available() and self._native is not None and self._native.look.format == "torch"
-
-    # --- state -----------------------------------------------------------------------------------------
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return how far this loader's batches were delivered, in a few integers that JSON can hold.
-
-        It is the same on all ranks, counts what was delivered and not what is in the making, and is cheap
-        enough for every step. Any rank's state loads on every rank, at another number of ranks or workers
-        and another batch size. docs/resume.md has the rules, also those of a user's own sampler and of
-        iterable datasets, whose states say more.
-        """
-        layout = self._resumable()
-        place = self._cursor.place
-        state = self._state(layout, self._resolve_seed(layout), place)
-        return written(state, place, self._kind(layout), told_sampler(self._samplers()))
-
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Let the next iteration go on where ``state_dict`` was taken. Iterators that live are left alone.
-
-        Raises StateError, which names what differs, for a state of another dataset, seed or order.
-        """
-        layout = self._resumable()
-        kind = self._kind(layout)
-        state, place = read(state_dict, kind)
-        check_workers(place, self.num_workers)
-        own = self._own_seed(layout) if layout is not None or self._native is not None else self.seed
-        self._state(layout, state.seed if own is None else own & _MASK64, place).check_same(state)
-        told = told_sampler(self._samplers())
-        if told is not None and layout is not None:
-            # So that set_epoch is heard also if it names the epoch that the sampler has already.
-            told.epoch = self._sampler_epoch = -1
-        elif told is not None:
-            told.epoch = self._sampler_epoch = int(state_dict["sampler"].get("epoch", told.epoch))
-        if kind == "stream":
-            self._iterator = None  # persistent workers have copies of the dataset that went on
-        self._seed_used = state.seed
-        self._cursor.load(place)
-
-    def _resumable(self) -> Layout | None:
-        layout = self._layout()
-        self._hear()
-        return layout
-
-    def _state(self, layout: Layout | None, seed: int, place: Place) -> OrderState:
-        records = self._records()
-        return state_of(layout, 0 if records is None else records.count, self._fingerprint, seed, place)
 
     @property
     def batch_info(self) -> BatchInfo | None:

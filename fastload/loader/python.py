@@ -2,99 +2,35 @@
 
 from __future__ import annotations
 
-import functools
 import weakref
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from torch.utils import data
 
-from fastload.dataset import Dataset
-from fastload.loader.arguments import Sharding
 from fastload.loader.course import SampledPlace, Stream
 from fastload.loader.iterator import Progress
 from fastload.loader.layout import Layout
+from fastload.loader.ordering import Ordering
 from fastload.loader.runs import ListedCourse, MapRun, Run, SamplerCourse, StreamRun
-from fastload.loader.sharded import ShardedSampler
-from fastload.loader.state import Kind
 from fastload.loader.torch_iterator import ProcessIterator, make_iterator
-from fastload.sampler import DistributedSampler
-from fastload.sampling import Records, Selection, Window
-from fastload.sampling.cursor import Cursor, Place
+from fastload.sampling.cursor import Place
 
 __all__ = ["PythonLoading"]
 
 T = TypeVar("T")
 
 
-def _records_of(dataset: Any) -> Records | None:
-    """Return the indices of a map-style Python dataset as records, or None where it has no length."""
-    if isinstance(dataset, data.IterableDataset):
-        return None
-    try:
-        return Selection.whole(len(dataset))
-    except (TypeError, NotImplementedError, AttributeError):
-        return None
-
-
-class PythonLoading(data.DataLoader[T], Generic[T]):
+class PythonLoading(Ordering[T], Generic[T]):
     """What a DataLoader does for a dataset that is not fastload's, and what it asks of both kinds."""
 
-    seed: int | None
     seed_by: str
-    shuffle_window: int | str | None
-    _native: Dataset | None
-    _sharding: Sharding
-    _cursor: Cursor
     _progress: Progress
     _order: str | None
     _engine_name: str | None
     _iterators: weakref.WeakSet[Any]
     _latest: weakref.ref[Any] | None
-    _layout: Callable[[], Layout | None]
-    _hear: Callable[[], None]
-    _resolve_seed: Callable[[Layout | None], int]
     _warn_unsharded: Callable[[Layout | None], None]
-
-    def _mark_default(self, given: bool) -> None:
-        """Mark a sampler that torch made for shuffle=True: fastload's order stands in for its.
-
-        The mark is on the sampler, since frameworks rebuild a loader with ``sampler=loader.sampler``.
-        """
-        if not given and type(self.sampler) is data.RandomSampler:
-            self.sampler._fastload_order = True  # type: ignore[attr-defined]
-
-    def _records(self) -> Records | None:
-        """Return what there is to order, or None where the dataset is iterable or has no length."""
-        return _records_of(self.dataset) if self._native is None else self._native.selection
-
-    @functools.cached_property
-    def _window(self) -> Window | None:
-        if self.shuffle_window is None or self._native is None:
-            return None
-        return self._native.window(self.shuffle_window)
-
-    @functools.cached_property
-    def _fingerprint(self) -> str:
-        return "" if self._native is None else self._native.fingerprint
-
-    def _computed(self, sampler: Any) -> bool:
-        """Return whether fastload's order may stand in for that of a sampler it knows.
-
-        With a Python dataset a sampler or generator that the user gave is followed: the order is then
-        torch's, to the number.
-        """
-        if self._native is not None:
-            return True
-        if type(sampler) is data.RandomSampler:
-            sharded = self._sharding != Sharding()
-            return hasattr(sampler, "_fastload_order") and (sharded or sampler.generator is None)
-        return type(sampler) in (data.SequentialSampler, DistributedSampler, ShardedSampler)
-
-    def _kind(self, layout: Layout | None) -> Kind:
-        if isinstance(self.dataset, data.IterableDataset):
-            return "stream"
-        return "sampler" if layout is None else "order"
 
     def _next_run(self) -> Run:
         """Return the next iteration. Nothing changes until it begins."""
