@@ -4,6 +4,7 @@
 |---|---|---|
 | ``FASTLOAD_BACKEND`` | ``auto`` (default), ``native``, ``python`` | which engine and readers to use |
 | ``WORLD_SIZE`` | a number, set by torchrun | how many processes were launched together |
+| ``LOCAL_WORLD_SIZE`` | a number, set by torchrun | how many of them run on this machine |
 """
 
 from __future__ import annotations
@@ -36,5 +37,14 @@ def backend_choice() -> str:
 
 def launched_world() -> int:
     """Return how many processes torchrun, or another launcher, started together: 1 where none did."""
-    value = os.environ.get("WORLD_SIZE", "")
-    return int(value) if value.isdecimal() else 1
+    return _number("WORLD_SIZE")
+
+
+def launched_world_here() -> int:
+    """Return how many processes were started together on this machine: 1 where no launcher says."""
+    return _number("LOCAL_WORLD_SIZE")
+
+
+def _number(name: str) -> int:
+    value = os.environ.get(name, "")
+    return max(1, int(value)) if value.isdecimal() else 1

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from fastload import _backend
+from fastload._machine import usable_cpus
 from fastload.bench.child import Request
 from fastload.bench.peer import PeerData, prepare
-from fastload.convert.pool import usable_cpus
 from fastload.errors import EngineError, UsageError
 from fastload.format import Manifest, SplitReader
 from fastload.schema import Image

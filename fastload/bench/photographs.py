@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fastload.convert.pool import Report, run_tasks, usable_cpus
+from fastload._machine import usable_cpus
+from fastload.convert.pool import Report, run_tasks
 from fastload.errors import WriteError
 
 SIDES = (300, 400, 500, 640, 800)

@@ -31,13 +31,6 @@ class _Stopped(Exception):
     """The work is to end: another worker failed."""
 
 
-def usable_cpus() -> int:
-    """Return how many CPUs this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 def run_tasks(
     work: Callable[[Task, Report], Result],
     tasks: Sequence[Task],

@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from fastload import _backend
+from fastload._machine import usable_cpus
 from fastload.convert.detect import KINDS, detect_kind, open_source, read_classes
 from fastload.convert.files import local_path
 from fastload.convert.images import CHECKS, inspect
 from fastload.convert.jpeg import NO_CORE, JpegMode, JpegReport, JpegRewriter
 from fastload.convert.pixels import IMAGE_MODES, ArrayImages, RawImages, image_step
-from fastload.convert.pool import Report, run_tasks, usable_cpus
+from fastload.convert.pool import Report, run_tasks
 from fastload.convert.source import Partition, Record, Source, SourceOptions
 from fastload.errors import DecodeError, FastloadError, RecordError, SourceError, UsageError
 from fastload.format import parse_size

@@ -11,6 +11,7 @@ from torch.utils import data
 
 from fastload.errors import UsageError
 from fastload.format import parse_size
+from fastload.loader.prefetch import AutoWorkers
 
 __all__ = [
     "TORCH_PARAMETERS",
@@ -114,6 +115,7 @@ def doubts(loader: Any, *, native: bool, wrapped: bool) -> Iterator[str]:
             "load it sample by sample. For the fast path give the loader a fastload dataset: use its "
             "transform(), slices and +, or torch's Subset, random_split and ConcatDataset"
         )
-    given = {"on_error": loader.on_error != "raise", "buffer_bytes": loader.buffer_bytes is not None}
+    bounded = loader.buffer_bytes is not None and not isinstance(loader.num_workers, AutoWorkers)
+    given = {"on_error": loader.on_error != "raise", "buffer_bytes": bounded}
     for name in (name for name, is_given in given.items() if is_given):
         yield f"{name} does nothing for a dataset that torch's own machinery loads"

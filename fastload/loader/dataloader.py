@@ -30,12 +30,9 @@ from fastload.loader.course import BatchInfo, Course, FollowedCourse, GlobalBatc
 from fastload.loader.deliver import delivery
 from fastload.loader.iterator import Begun, EngineIterator, Job, Progress, SpareEngine
 from fastload.loader.layout import Layout
+from fastload.loader.prefetch import AutoWorkers, Prefetch
 from fastload.loader.python import PythonLoading
-from fastload.loader.recognise import (
-    own_sampler,
-    unwrap,
-    wrapped_inside,
-)
+from fastload.loader.recognise import own_sampler, unwrap, wrapped_inside
 from fastload.loader.sharding import process_topology, topology
 from fastload.sampler import DistributedSampler
 from fastload.sampling.cursor import Cursor, Place
@@ -53,6 +50,10 @@ class DataLoader(PythonLoading[T], Generic[T]):
 
     Every argument of torch's is taken under its name; docs/dataloader.md says what each means for a
     fastload dataset. Other datasets are loaded by torch's own machinery, in fastload's order and with state.
+
+    ``num_workers="auto"`` takes a worker for each CPU that this process may use, divided by the ranks that
+    torchrun started on this machine, and makes more batches ahead when the consumer had to wait although the
+    workers keep up on the whole; they stay below ``buffer_bytes``, or an eighth of the memory that is free.
 
     Args beyond torch's (keyword only):
         seed: keys the order and the random transforms. By default the generator's seed; else
@@ -97,7 +98,7 @@ class DataLoader(PythonLoading[T], Generic[T]):
         shuffle: bool | None = None,
         sampler: Iterable[Any] | None = None,
         batch_sampler: Iterable[Any] | None = None,
-        num_workers: int = 0,
+        num_workers: int | Literal["auto"] = 0,
         collate_fn: Callable[[list[Any]], Any] | None = None,
         pin_memory: bool = False,
         drop_last: bool = False,
@@ -122,6 +123,7 @@ class DataLoader(PythonLoading[T], Generic[T]):
         **newer: Any,
     ) -> None:
         check_newer(newer)
+        workers = AutoWorkers.choose() if num_workers == "auto" else num_workers
         check_on_error(on_error, singles=batch_size is None and batch_sampler is None)
         self.on_error = on_error
         self.seed = seed
@@ -154,7 +156,7 @@ class DataLoader(PythonLoading[T], Generic[T]):
             shuffle,
             cast(Any, sampler),
             cast(Any, batch_sampler),
-            num_workers,
+            workers,
             collate_fn,
             pin_memory,
             drop_last,
@@ -169,6 +171,7 @@ class DataLoader(PythonLoading[T], Generic[T]):
         )
         if not self._sized:
             self.__dict__["batch_size"] = 1  # what was given, for those who rebuild the loader
+        self._prefetch = self._make_prefetch()
         self._mark_default(given=sampler is not None or batch_sampler is not None)
         ours = [sampler for sampler in self._samplers() if isinstance(sampler, DistributedSampler)]
         self._cursor = ours[0].cursor if ours and self._layout() is not None else Cursor()
@@ -200,6 +203,14 @@ class DataLoader(PythonLoading[T], Generic[T]):
     def batch_size(self, size: int | None) -> None:
         # Under its own name, where frameworks that rebuild a loader look for it.
         self.__dict__["batch_size"] = size
+
+    def _make_prefetch(self) -> Prefetch:
+        """Return how many batches are made ahead; it is kept over epochs, with what it has learnt."""
+        factor, workers = self.prefetch_factor or 1, self.num_workers
+        grows = isinstance(workers, AutoWorkers)
+        step = 1 if self._native is not None else workers  # torch's prefetch_factor is a worker's
+        ahead = factor * step if workers else 0
+        return Prefetch(ahead, grows=grows, step=step, limit_bytes=self._byte_budget)
 
     def _warn(self) -> None:
         wrapped = self._native is None and wrapped_inside(self.dataset)
@@ -253,7 +264,7 @@ class DataLoader(PythonLoading[T], Generic[T]):
         job = Job(
             course,
             epoch,
-            ahead=0 if self.num_workers == 0 else max(1, self.prefetch_factor or 1),
+            self._prefetch,
             deliver=functools.partial(make_batch, seed, epoch),
             singles=singles,
             allocate=PinnedBatch if pin and not singles and plan.finish is None else None,
@@ -326,9 +337,11 @@ class DataLoader(PythonLoading[T], Generic[T]):
         ``engine`` is ``"native"``, ``"python"`` or ``"torch"``, ``workers`` how many threads or processes it
         has (0: the caller); ``why_not_native`` says the reason in words, or is None. ``python_calls`` names
         the callables that run. ``order`` is ``"fastload"``, ``"sampler"`` where one's indices are followed,
-        or ``"dataset"`` where it is iterable. ``batches``, ``samples`` and ``wait_seconds`` (spent waiting
-        for the engine) count what this iteration gave, and ``pads`` the samples among them that only even the
-        ranks out; ``position`` counts the samples of all ranks since the epoch's beginning, without pads.
+        or ``"dataset"`` where it is iterable. ``prefetch_batches`` is how many batches are made ahead, and
+        ``waits`` counts those that took the consumer over 5 ms, but for the first of each epoch.
+        ``batches``, ``samples`` and ``wait_seconds`` (spent waiting for the engine) count what this iteration
+        gave, and ``pads`` the samples among them that only even the ranks out; ``position`` counts the
+        samples of all ranks since the epoch's beginning, without pads.
         ``batch_info`` is the attribute of that name as a dict. ``rejected`` counts the epoch's bad records
         and ``rejections`` tells of the first 100: path, record, field and error (see ``on_error``).
         ``open_shards`` counts the dataset's shards that this process holds open. ``engine_counters`` are the
@@ -339,7 +352,8 @@ class DataLoader(PythonLoading[T], Generic[T]):
         unknown = f"the dataset is a {type(self.dataset).__name__}, which torch's own machinery loads"
         return {
             "engine": "torch" if native is None else None if self._latest is None else self._engine_name,
-            "workers": self.num_workers,
+            "workers": int(self.num_workers),
+            **self._prefetch.told(),
             "why_not_native": unknown if native is None else why_not_native(native.plan()),
             "python_calls": [] if native is None else native.look.calls(),
             "order": self._order,

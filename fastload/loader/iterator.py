@@ -14,6 +14,7 @@ from typing import Any
 from fastload.engine.plan import Allocate, BatchIndices, Engine, Int64Array, Plan, Rejection
 from fastload.errors import EngineError
 from fastload.loader.course import BatchInfo, Course, SampledPlace
+from fastload.loader.prefetch import Prefetch
 
 __all__ = ["Begun", "EngineIterator", "Job", "Progress", "SpareEngine"]
 
@@ -77,7 +78,7 @@ class Job:
 
     course: Course
     epoch: int
-    ahead: int
+    prefetch: Prefetch
     deliver: Callable[[Any, Any, int], Any]
     singles: bool = False
     allocate: Callable[[], Allocate] | None = None
@@ -91,9 +92,9 @@ Begun = tuple[Engine, Job, Progress]
 class EngineIterator(Iterator[Any]):
     """Iterates over one epoch. Not thread-safe; any number may live at once, each with its engine.
 
-    ``ahead`` batches are in the making while the consumer works with the one before; 0 makes each when it
-    is asked for. A failure ends the iterator: no thread outlives it. ``anew`` is asked once, before the
-    first batch, and may give what to do instead.
+    As many batches as ``job.prefetch`` says are in the making while the consumer works with the one before;
+    where that is 0 each is made when it is asked for. A failure ends the iterator: no thread outlives it.
+    ``anew`` is asked once, before the first batch, and may give what to do instead.
     """
 
     def __init__(
@@ -113,7 +114,8 @@ class EngineIterator(Iterator[Any]):
         # Also at interpreter exit, while everything that the engine's threads use is still there.
         self._finalizer = weakref.finalize(self, _close_engine, engine, self._process)
         try:
-            for _ in range(job.ahead):
+            job.prefetch.begin()
+            for _ in range(job.prefetch.batches):
                 self._submit()
         except BaseException:
             self.close()
@@ -158,9 +160,11 @@ class EngineIterator(Iterator[Any]):
         made, skipped = self._receive(len(positions))
         self._in_flight.popleft()
         progress = self._progress
-        progress.wait_seconds += time.perf_counter() - started
-        if len(self._in_flight) < self._job.ahead:
-            self._submit()
+        waited = time.perf_counter() - started
+        progress.wait_seconds += waited
+        self._job.prefetch.note(waited, made)
+        while len(self._in_flight) < self._job.prefetch.batches and self._submit():
+            pass
         batch = self._job.deliver(made, memory, int(positions[0]) if len(positions) else 0)
         progress.info = self._job.course.deliver(progress, progress.batches, positions)
         progress.batches += 1

@@ -26,6 +26,7 @@ from fastload.loader.around import (
     kept_generators,
     placed,
 )
+from fastload.loader.prefetch import Prefetch
 from fastload.loader.runs import IndexSource, MapRun, Run
 
 __all__ = ["CallerIterator", "ProcessIterator", "TorchIterator", "make_iterator"]
@@ -58,13 +59,15 @@ class TorchIterator:
     _run: Run
     _reset: Callable[..., None]
 
-    def _follow(self, loader: weakref.ref[Any]) -> None:
+    def _follow(self, loader: weakref.ref[Any], prefetch: Prefetch) -> None:
+        self._prefetch = prefetch
         self._loader = loader  # weakly: it keeps its iterator, and workers end when it is dropped
         self._closed = False
         self._number = 0
 
     def _start(self) -> None:
         self._run = self._sampler_iter
+        self._prefetch.begin()
         self._fresh = True
         loader = self._loader()
         if loader is not None:
@@ -88,8 +91,15 @@ class TorchIterator:
         except KeyboardInterrupt:
             self._interrupt()
             raise
-        run.progress.wait_seconds += time.perf_counter() - started
-        return run.deliver(self._number, made)
+        waited = time.perf_counter() - started
+        run.progress.wait_seconds += waited
+        batch = run.deliver(self._number, made)
+        if self._prefetch.note(waited, batch):
+            self._deepen()
+        return batch
+
+    def _deepen(self) -> None:
+        """Begin batches until as many are made ahead as ``self._prefetch`` says now."""
 
     def _name_epoch(self) -> None:
         """Begin anew if an epoch was named since: frameworks make an iterator before they name it."""
@@ -132,7 +142,7 @@ class CallerIterator(TorchIterator, dataloader._SingleProcessDataLoaderIter):
     """torch's iterator that makes samples in the caller."""
 
     def __init__(self, loader: Any, this: weakref.ref[Any], keeps: bool) -> None:
-        self._follow(this)
+        self._follow(this, loader._prefetch)
         self._keeps = keeps
         super().__init__(loader)
         self._start()
@@ -166,7 +176,7 @@ class ProcessIterator(TorchIterator, dataloader._MultiProcessingDataLoaderIter):
     """torch's iterator over worker processes."""
 
     def __init__(self, loader: Any, this: weakref.ref[Any]) -> None:
-        self._follow(this)
+        self._follow(this, loader._prefetch)
         self._got: Any = None
         self._process = os.getpid()
         self._patience = _PATIENCE
@@ -184,6 +194,12 @@ class ProcessIterator(TorchIterator, dataloader._MultiProcessingDataLoaderIter):
         for _ in range(first):
             next(self._worker_queue_idx_cycle)
         super()._try_put_index()
+
+    def _deepen(self) -> None:
+        while self._prefetch_factor * self._num_workers < self._prefetch.batches:
+            self._prefetch_factor += 1
+            for _ in range(self._num_workers):
+                self._try_put_index()
 
     def _try_get_data(self, timeout: float = _PATIENCE) -> tuple[bool, Any]:
         deadline = time.monotonic() + timeout
@@ -309,6 +325,9 @@ def make_iterator(loader: data.DataLoader[Any], *, seeded: bool, states: dict[in
         else:
             around = placed(dataset)
         others.update(dataset=around, worker_init_fn=WorkerStart(dataset, loader.worker_init_fn))
+    if loader.num_workers:
+        prefetch: Prefetch = cast(Any, loader)._prefetch
+        others["prefetch_factor"] = prefetch.batches // loader.num_workers
     view = _View(loader, **others)
     if loader.num_workers == 0:
         return CallerIterator(view, weakref.ref(loader), keeps=seeded)
