@@ -1,4 +1,4 @@
-"""Accelerate, Lightning, Hugging Face's Trainer: stopped in mid-epoch and resumed, in one process and two."""
+"""Training frameworks: stopped in mid-epoch and resumed, in one process and in two."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = [
 
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("world", [1, 2])
-@pytest.mark.parametrize("framework", ["accelerate", "lightning", "transformers"])
+@pytest.mark.parametrize("framework", ["accelerate", "composer", "deepspeed", "lightning", "transformers"])
 def test_training_goes_on_where_it_was(tmp_path: Path, framework: str, world: int) -> None:
     if importlib.util.find_spec(framework) is None:
         pytest.skip(f"{framework} is not installed")
