@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from torch.utils import data
+from torch.utils.data.datapipes.datapipe import IterDataPipe, MapDataPipe
 
 from fastload.errors import UsageError
 from fastload.format import parse_size
@@ -20,6 +21,7 @@ __all__ = [
     "check_on_error",
     "check_seed_by",
     "check_window",
+    "check_worker_method",
     "doubts",
 ]
 
@@ -83,6 +85,14 @@ def check_seed_by(seed_by: str, *, iterable: bool) -> None:
         )
 
 
+def check_worker_method(worker_method: str, dataset: Any) -> None:
+    """Raise UsageError for an unknown ``worker_method``, or a dataset that threads cannot load."""
+    if worker_method not in ("multiprocessing", "thread"):
+        raise UsageError(f"unknown worker_method {worker_method!r}", hint="use 'multiprocessing' or 'thread'")
+    if worker_method == "thread" and isinstance(dataset, (IterDataPipe, MapDataPipe)):
+        raise UsageError("torch's datapipes are loaded by processes", hint="leave out worker_method='thread'")
+
+
 def check_on_error(on_error: str, *, singles: bool) -> None:
     """Raise UsageError for an unknown ``on_error``, or one that would shorten batches of one sample."""
     if on_error not in ("raise", "substitute", "skip"):
@@ -109,6 +119,8 @@ def doubts(loader: Any, *, native: bool, wrapped: bool) -> Iterator[str]:
             if getattr(loader, name) is not None:
                 yield f"{name} does nothing for a fastload dataset: its workers are native threads"
         return
+    if loader.multiprocessing_context is not None and loader.worker_method == "thread":
+        yield "multiprocessing_context does nothing for worker threads"
     if wrapped:
         yield (
             f"{type(loader.dataset).__name__} wraps a fastload dataset, so that torch's worker processes "

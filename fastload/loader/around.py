@@ -89,10 +89,11 @@ class SeededBatch(NamedTuple):
 
 
 class SeededDataset:
-    """A map-style dataset before each sample of which the global generators are seeded by its position."""
+    """A map-style dataset before each sample of which generators are seeded by its position."""
 
-    def __init__(self, dataset: Any) -> None:
+    def __init__(self, dataset: Any, seed_generators: Callable[[int], None] | None = None) -> None:
         self.dataset = dataset
+        self.seed_generators = seed_generators or _seed_generators
         self._one = PlacedDataset(dataset)
         self._whole = _makes_whole_batches(dataset)
         self.collate_key = 0
@@ -119,7 +120,7 @@ class SeededDataset:
         return sample
 
     def _seed(self, batch: SeededBatch, position: int) -> None:
-        _seed_generators(permutation_key(batch.seed, batch.epoch, position))
+        self.seed_generators(permutation_key(batch.seed, batch.epoch, position))
 
 
 def _makes_whole_batches(dataset: Any) -> bool:
@@ -136,7 +137,7 @@ class SeededCollate:
         self._dataset, self._collate = dataset, collate
 
     def __call__(self, samples: Any) -> Any:
-        _seed_generators(self._dataset.collate_key)
+        self._dataset.seed_generators(self._dataset.collate_key)
         return self._collate(samples)
 
 

@@ -24,6 +24,7 @@ from fastload.loader.arguments import (
     check_on_error,
     check_seed_by,
     check_window,
+    check_worker_method,
     doubts,
 )
 from fastload.loader.course import BatchInfo, Course, FollowedCourse, GlobalBatch, OrderedCourse, SampledPlace
@@ -76,6 +77,8 @@ class DataLoader(PythonLoading[T], Generic[T]):
             may get one less, or one batch less.
         seed_by: what seeds Python's, NumPy's and torch's generators for a Python dataset: its ``"worker"``,
             as in torch, or the position of each ``"sample"``, at any ``num_workers``.
+        worker_method: what loads a Python dataset: worker processes (``"multiprocessing"``), or threads of
+            this one (``"thread"``) for work that releases the GIL; docs/dataloader.md says when they pay.
 
     Each new iteration is the next epoch, with its own order and draws: a pure function of (seed, epoch),
     at any ``num_workers`` and any number of ranks. :meth:`set_epoch` names the next one.
@@ -120,6 +123,7 @@ class DataLoader(PythonLoading[T], Generic[T]):
         shuffle_window: int | str | None = None,
         pad: bool = True,
         seed_by: Literal["worker", "sample"] = "worker",
+        worker_method: Literal["multiprocessing", "thread"] = "multiprocessing",
         **newer: Any,
     ) -> None:
         check_newer(newer)
@@ -135,6 +139,8 @@ class DataLoader(PythonLoading[T], Generic[T]):
         self.seed_by = seed_by
         iterable = isinstance(dataset, data.IterableDataset)
         check_seed_by(seed_by, iterable=iterable)
+        check_worker_method(worker_method, dataset)
+        self.worker_method = worker_method
         self._sharding = Sharding(shard, mesh, global_batch_size, pad)
         self._sharding.check(batch_size, iterable=iterable)
         plain = not shuffle and sampler is None and batch_sampler is None
@@ -150,6 +156,8 @@ class DataLoader(PythonLoading[T], Generic[T]):
             newer["in_order"] = in_order
         else:
             self.in_order = in_order
+        if "worker_method" in TORCH_PARAMETERS:
+            newer["worker_method"] = worker_method
         super().__init__(
             dataset,
             batch_size,
@@ -218,8 +226,8 @@ class DataLoader(PythonLoading[T], Generic[T]):
             _warn(text)
 
     def check_worker_number_rationality(self) -> None:
-        """Warn of more worker processes than CPUs; native threads are no processes."""
-        if self._native is None:
+        """Warn of more worker processes than CPUs; threads are no processes."""
+        if self._native is None and self.worker_method != "thread":
             super().check_worker_number_rationality()
 
     def _next_course(self, layout: Layout | None) -> tuple[Place, Course]:
@@ -335,15 +343,16 @@ class DataLoader(PythonLoading[T], Generic[T]):
         """Return what the latest iteration does: which engine runs, why it is not the native one, counters.
 
         ``engine`` is ``"native"``, ``"python"`` or ``"torch"``, ``workers`` how many threads or processes it
-        has (0: the caller); ``why_not_native`` says the reason in words, or is None. ``python_calls`` names
-        the callables that run. ``order`` is ``"fastload"``, ``"sampler"`` where one's indices are followed,
-        or ``"dataset"`` where it is iterable. ``prefetch_batches`` is how many batches are made ahead, and
-        ``waits`` counts those that took the consumer over 5 ms, but for the first of each epoch.
-        ``batches``, ``samples`` and ``wait_seconds`` (spent waiting for the engine) count what this iteration
-        gave, and ``pads`` the samples among them that only even the ranks out; ``position`` counts the
-        samples of all ranks since the epoch's beginning, without pads.
-        ``batch_info`` is the attribute of that name as a dict. ``rejected`` counts the epoch's bad records
-        and ``rejections`` tells of the first 100: path, record, field and error (see ``on_error``).
+        has (0: the caller), ``worker_method`` which, as the argument does (or None). ``why_not_native`` says
+        the reason in words, or is None. ``python_calls`` names the callables that run. ``order`` is
+        ``"fastload"``, ``"sampler"`` where one's indices are followed, or ``"dataset"`` where it is iterable.
+        ``prefetch_batches`` is how many batches are made ahead, and ``waits`` counts those that took the
+        consumer over 5 ms, but for the first of each epoch. ``batches``, ``samples`` and ``wait_seconds``
+        (spent waiting for the engine) count what this iteration gave, and ``pads`` the samples among them
+        that only even the ranks out; ``position`` counts the samples of all ranks since the epoch's
+        beginning, without pads. ``batch_info`` is the attribute of that name as a dict. ``rejected`` counts
+        the epoch's bad records and ``rejections`` tells of the first 100: path, record, field and error (see
+        ``on_error``).
         ``open_shards`` counts the dataset's shards that this process holds open. ``engine_counters`` are the
         engine's own while it lives.
         """
@@ -353,6 +362,7 @@ class DataLoader(PythonLoading[T], Generic[T]):
         return {
             "engine": "torch" if native is None else None if self._latest is None else self._engine_name,
             "workers": int(self.num_workers),
+            "worker_method": self._worker_method,
             **self._prefetch.told(),
             "why_not_native": unknown if native is None else why_not_native(native.plan()),
             "python_calls": [] if native is None else native.look.calls(),

@@ -13,7 +13,8 @@ from fastload.loader.iterator import Progress
 from fastload.loader.layout import Layout
 from fastload.loader.ordering import Ordering
 from fastload.loader.runs import ListedCourse, MapRun, Run, SamplerCourse, StreamRun
-from fastload.loader.torch_iterator import ProcessIterator, make_iterator
+from fastload.loader.threads import make_thread_iterator
+from fastload.loader.torch_iterator import TorchIterator, make_iterator
 from fastload.sampling.cursor import Place
 
 __all__ = ["PythonLoading"]
@@ -25,6 +26,7 @@ class PythonLoading(Ordering[T], Generic[T]):
     """What a DataLoader does for a dataset that is not fastload's, and what it asks of both kinds."""
 
     seed_by: str
+    worker_method: str
     _progress: Progress
     _order: str | None
     _engine_name: str | None
@@ -64,12 +66,20 @@ class PythonLoading(Ordering[T], Generic[T]):
         sampler: Any = self.batch_sampler if self.batch_sampler is not None else self.sampler
         return StreamRun(iter(sampler), progress, now, passed)
 
+    @property
+    def _worker_method(self) -> str | None:
+        """What the workers are: None where the caller works."""
+        if self.num_workers == 0:
+            return None
+        return "thread" if self._native is not None else self.worker_method
+
     def _get_iterator(self) -> Any:
         self.check_worker_number_rationality()
         states: dict[int, Any] = {}
         if isinstance(self.dataset, data.IterableDataset):
             states = dict(self._next_stream().stream.states)
-        iterator = make_iterator(self, seeded=self.seed_by == "sample", states=states)
+        make = make_thread_iterator if self._worker_method == "thread" else make_iterator
+        iterator = make(self, seeded=self.seed_by == "sample", states=states)
         self._iterators.add(iterator)
         self._latest = weakref.ref(iterator)
         return iterator
@@ -92,7 +102,7 @@ class PythonLoading(Ordering[T], Generic[T]):
 
     def _iterate_python(self) -> Any:
         iterator: Any = self._iterator
-        if isinstance(iterator, ProcessIterator) and not iterator.reusable:
+        if isinstance(iterator, TorchIterator) and not iterator.reusable:
             iterator.close()  # persistent workers that were closed or interrupted, or of which one died
             self._iterator = None
         self._note_order()

@@ -29,7 +29,7 @@ from fastload.loader.around import (
 from fastload.loader.prefetch import Prefetch
 from fastload.loader.runs import IndexSource, MapRun, Run
 
-__all__ = ["CallerIterator", "ProcessIterator", "TorchIterator", "make_iterator"]
+__all__ = ["CallerIterator", "ProcessIterator", "TorchIterator", "View", "make_iterator", "stopped"]
 
 _POLL = 1.0
 """Seconds after which it is looked whether workers live: with pinned memory, or in another thread than the
@@ -42,7 +42,7 @@ _HURRY = 0.5
 """The same after Ctrl-C, or the death of one."""
 
 
-class _View:
+class View:
     """A loader as torch's iterators are to see it: some attributes are others than the user's."""
 
     def __init__(self, loader: Any, **others: Any) -> None:
@@ -53,7 +53,7 @@ class _View:
 
 
 class TorchIterator:
-    """What both of torch's iterators get here. It is mixed in before them."""
+    """What iterators of torch's kind get here. It is mixed in before them."""
 
     _sampler_iter: Any
     _run: Run
@@ -119,6 +119,11 @@ class TorchIterator:
         """Whether it may give more batches."""
         return not self._closed
 
+    @property
+    def reusable(self) -> bool:
+        """Whether its workers can make another epoch (persistent_workers)."""
+        return self.live
+
     def engine_stats(self) -> Mapping[str, Any]:
         """Return nothing: torch counts nothing."""
         return {}
@@ -132,7 +137,8 @@ class TorchIterator:
         self._run.fail(self._number)
 
 
-def _stopped(error: StopIteration) -> EngineError:
+def stopped(error: StopIteration) -> EngineError:
+    """Return what stands for a StopIteration that must not pass for the end."""
     wrong = EngineError("the dataset or the collate_fn raised StopIteration", hint="see the error above")
     wrong.__cause__ = error
     return wrong
@@ -159,7 +165,7 @@ class CallerIterator(TorchIterator, dataloader._SingleProcessDataLoaderIter):
         except StopIteration as error:
             if run.drawn > drawn and isinstance(run, MapRun):  # the sampler had gone on
                 self._number = drawn
-                wrong = _stopped(error)
+                wrong = stopped(error)
                 self._failed(wrong)
                 raise wrong from error
             raise
@@ -219,7 +225,7 @@ class ProcessIterator(TorchIterator, dataloader._MultiProcessingDataLoaderIter):
         try:
             return super()._process_data(made, *worker)  # type: ignore[no-untyped-call]
         except StopIteration as error:
-            wrong = _stopped(error)
+            wrong = stopped(error)
             self._failed(wrong)
             raise wrong from error
         except Exception as error:
@@ -262,7 +268,6 @@ class ProcessIterator(TorchIterator, dataloader._MultiProcessingDataLoaderIter):
 
     @property
     def reusable(self) -> bool:
-        """Whether its workers can make another epoch (persistent_workers)."""
         return self.live and all(worker.is_alive() for worker in self._workers)
 
     def _interrupt(self) -> None:
@@ -328,7 +333,7 @@ def make_iterator(loader: data.DataLoader[Any], *, seeded: bool, states: dict[in
     if loader.num_workers:
         prefetch: Prefetch = cast(Any, loader)._prefetch
         others["prefetch_factor"] = prefetch.batches // loader.num_workers
-    view = _View(loader, **others)
+    view = View(loader, **others)
     if loader.num_workers == 0:
         return CallerIterator(view, weakref.ref(loader), keeps=seeded)
     return ProcessIterator(view, weakref.ref(loader))

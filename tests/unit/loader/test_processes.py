@@ -151,11 +151,13 @@ def slowly(sample):
 
 way, path = sys.argv[1:]
 dataset = fastload.open(path).map(slowly) if way == "native" else Slow()
-loader = fastload.DataLoader(dataset, 4, num_workers=0 if way == "caller" else 2)
+workers = 0 if way == "caller" else 2
+method = "thread" if way.startswith("threads") else "multiprocessing"
+loader = fastload.DataLoader(dataset, 4, num_workers=workers, worker_method=method)
 for number, batch in enumerate(loader):
     if number == 0:
         print("ready", flush=True)
-    if way == "training":
+    if way.endswith("training"):
         time.sleep(60)
 """
 
@@ -163,7 +165,15 @@ for number, batch in enumerate(loader):
 @pytest.mark.parametrize(
     ("way", "group"),
     # A worker that is busy in C hears nothing of it: while the caller trains, it gets torch's 5 seconds.
-    [("native", False), ("caller", False), ("processes", False), ("processes", True), ("training", True)],
+    [
+        ("native", False),
+        ("caller", False),
+        ("processes", False),
+        ("processes", True),
+        ("training", True),
+        ("threads", False),
+        ("threads training", False),
+    ],
 )
 def test_ctrl_c_ends_the_program(way: str, group: bool, numbers_path: str) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

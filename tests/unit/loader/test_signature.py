@@ -26,6 +26,7 @@ OURS: dict[str, Any] = {
     "shuffle_window": "1MB",
     "pad": False,
     "seed_by": "sample",
+    "worker_method": "thread",
 }
 
 

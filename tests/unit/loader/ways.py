@@ -1,4 +1,4 @@
-"""The three ways by which samples are made, for tests of what they have in common."""
+"""The four ways by which samples are made, for tests of what they have in common."""
 
 from __future__ import annotations
 
@@ -85,6 +85,8 @@ class Way:
 
     def loader(self, batch_size: int | None = 8, **arguments: Any) -> fastload.DataLoader[Any]:
         arguments.setdefault("num_workers", 0 if self.name == "caller" else 2)
+        if self.name == "threads":
+            arguments["worker_method"] = "thread"
         return fastload.DataLoader(arguments.pop("dataset", self.dataset), batch_size, **arguments)
 
     def check(self, loader: fastload.DataLoader[Any]) -> None:
@@ -94,6 +96,8 @@ class Way:
         expected = ("native" if native else "python") if self.name == "native" else "torch"
         assert stats["engine"] == expected
         assert stats["workers"] == (0 if self.name == "caller" else 2)
+        methods = {"caller": None, "processes": "multiprocessing"}
+        assert stats["worker_method"] == methods.get(self.name, "thread")
 
 
 def numbers(batches: Any) -> list[list[int]]:
