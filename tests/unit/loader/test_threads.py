@@ -29,6 +29,7 @@ from torch.utils.data._utils import collate, worker
 import fastload
 from fastload.errors import EngineError, UsageError
 from fastload.loader import thread_info
+from fastload.loader.prefetch import AutoWorkers
 
 from .ways import Numbers, Plain, Stream, fail_at_20, flat, numbers
 
@@ -342,6 +343,21 @@ def test_batches_are_torchs(
         got.sort(key=lambda batch: int(batch["x"][0]))
     assert str(got) == str(expected)
     assert loader.stats()["samples"] == sum(len(batch["x"]) for batch in expected)
+
+
+def test_batches_ahead_grow_after_a_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(AutoWorkers, "choose", lambda: AutoWorkers(1))
+    loader = make(
+        Calling(lambda index: time.sleep(0.15 * (index % 30 == 29)), 90),
+        1,
+        num_workers="auto",
+        collate_fn=len,
+    )
+    for _ in loader:
+        time.sleep(0.004)
+    stats = loader.stats()
+    assert stats["waits"] >= 2
+    assert 2 < stats["prefetch_batches"] <= 2 + stats["waits"]
 
 
 # --- failures ------------------------------------------------------------------------------------------
