@@ -23,6 +23,7 @@ BACKEND_FREE = (
     "unit/cli",
     "unit/convert",
     "unit/sampling",
+    "unit/staging",
     "unit/storage",
     "unit/test_errors",
     "unit/test_packaging",

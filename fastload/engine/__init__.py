@@ -19,6 +19,7 @@ from fastload.engine.plan import (
     indices_of,
 )
 from fastload.engine.python import PythonEngine
+from fastload.engine.trailing import Trailing, without_trailing
 from fastload.errors import UsageError
 
 __all__ = [
@@ -35,9 +36,11 @@ __all__ = [
     "Plan",
     "PythonEngine",
     "Rejection",
+    "Trailing",
     "indices_of",
     "make_engine",
     "why_not_native",
+    "without_trailing",
 ]
 
 

@@ -31,10 +31,12 @@ from fastload.loader.course import BatchInfo, Course, FollowedCourse, GlobalBatc
 from fastload.loader.deliver import delivery
 from fastload.loader.iterator import Begun, EngineIterator, Job, Progress, SpareEngine
 from fastload.loader.layout import Layout
+from fastload.loader.outputs import Output
 from fastload.loader.prefetch import AutoWorkers, Prefetch
 from fastload.loader.python import PythonLoading
 from fastload.loader.recognise import own_sampler, unwrap, wrapped_inside
 from fastload.loader.sharding import process_topology, topology
+from fastload.loader.target import targeted
 from fastload.sampler import DistributedSampler
 from fastload.sampling.cursor import Cursor, Place
 from fastload.staging import PinnedBatch, pin_available
@@ -79,6 +81,12 @@ class DataLoader(PythonLoading[T], Generic[T]):
             as in torch, or the position of each ``"sample"``, at any ``num_workers``.
         worker_method: what loads a Python dataset: worker processes (``"multiprocessing"``), or threads of
             this one (``"thread"``) for work that releases the GIL; docs/dataloader.md says when they pay.
+        device: a torch device, or its name: batches come on it, copied ahead on a stream beside yours, from
+            pinned memory. Work that is queued on the stream current at ``next()`` finds them there.
+        output: ``"torch"``, ``"numpy"``, ``"jax"`` or ``"dlpack"`` arrays, without a copy where memory can
+            be shared; by default what the dataset gives.
+        normalize_on: ``"device"`` copies images as uint8 and converts and normalises them there, with the
+            same bits.
 
     Each new iteration is the next epoch, with its own order and draws: a pure function of (seed, epoch),
     at any ``num_workers`` and any number of ranks. :meth:`set_epoch` names the next one.
@@ -124,6 +132,9 @@ class DataLoader(PythonLoading[T], Generic[T]):
         pad: bool = True,
         seed_by: Literal["worker", "sample"] = "worker",
         worker_method: Literal["multiprocessing", "thread"] = "multiprocessing",
+        device: Any = None,
+        output: Output | None = None,
+        normalize_on: Literal["host", "device"] = "host",
         **newer: Any,
     ) -> None:
         check_newer(newer)
@@ -180,6 +191,8 @@ class DataLoader(PythonLoading[T], Generic[T]):
         if not self._sized:
             self.__dict__["batch_size"] = 1  # what was given, for those who rebuild the loader
         self._prefetch = self._make_prefetch()
+        self.device, self.output, self.normalize_on = device, output, normalize_on
+        self._target, self._made = targeted(self, self._native, device, output, normalize_on)
         self._mark_default(given=sampler is not None or batch_sampler is not None)
         ours = [sampler for sampler in self._samplers() if isinstance(sampler, DistributedSampler)]
         self._cursor = ours[0].cursor if ours and self._layout() is not None else Cursor()
@@ -259,13 +272,18 @@ class DataLoader(PythonLoading[T], Generic[T]):
 
     def _begun(self, layout: Layout | None) -> Begun:
         """Return what the next iteration is made of."""
-        assert self._native is not None
-        dataset = self._native
+        assert self._made is not None
+        dataset = self._made
         place, course = self._next_course(layout)
         seed, epoch = self._resolve_seed(layout), place.epoch
         self._order = "sampler" if layout is None else "fastload"
         pin = self._pins()
-        singles, make_batch = delivery(dataset, self.collate_fn, pin, batched=self.batch_sampler is not None)
+        singles, make_batch = delivery(
+            dataset,
+            self.collate_fn,
+            pin and not self._target.pins,  # else the copier does it
+            batched=self.batch_sampler is not None,
+        )
         plan = dataset.plan(seed=seed, samples=singles, on_error=self.on_error)
         engine = self._spare.take(plan) or make_engine(plan, self.num_workers, self._byte_budget)
         self._engine_name = engine.name
@@ -275,9 +293,10 @@ class DataLoader(PythonLoading[T], Generic[T]):
             self._prefetch,
             deliver=functools.partial(make_batch, seed, epoch),
             singles=singles,
-            allocate=PinnedBatch if pin and not singles and plan.finish is None else None,
+            allocate=self._allocation(pin and not singles and plan.finish is None),
             timeout=self.timeout,
             release=functools.partial(self._spare.put, plan) if self.persistent_workers else None,
+            hand_over=self._hand_over(),
         )
         return engine, job, Progress(epoch, place.position, sampler=course.sampler_state)
 
@@ -303,11 +322,14 @@ class DataLoader(PythonLoading[T], Generic[T]):
             _warn(f"torch.distributed has {process.world} ranks, and this loader gives {_UNSHARED}")
 
     def _pins(self) -> bool:
-        if not self.pin_memory:
-            return False
-        if not pin_available():
+        """Return whether batches are pinned here: in any case on their way to an accelerator."""
+        if self.pin_memory and not pin_available():
             _warn("pin_memory is set, but there is no accelerator to pin memory for")
-        return pin_available() and self._native is not None and self._native.look.format == "torch"
+        return self._target.pins or (self.pin_memory and pin_available())
+
+    def _allocation(self, pin: bool) -> Callable[[], PinnedBatch] | None:
+        tensors = self._made is not None and self._made.look.format == "torch"
+        return functools.partial(PinnedBatch, self._target.device) if pin and tensors else None
 
     @property
     def batch_info(self) -> BatchInfo | None:
@@ -364,7 +386,7 @@ class DataLoader(PythonLoading[T], Generic[T]):
             "workers": int(self.num_workers),
             "worker_method": self._worker_method,
             **self._prefetch.told(),
-            "why_not_native": unknown if native is None else why_not_native(native.plan()),
+            "why_not_native": unknown if self._made is None else why_not_native(self._made.plan()),
             "python_calls": [] if native is None else native.look.calls(),
             "order": self._order,
             **self._progress.told(),

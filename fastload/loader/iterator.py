@@ -14,15 +14,13 @@ from typing import Any
 from fastload.engine.plan import Allocate, BatchIndices, Engine, Int64Array, Plan, Rejection
 from fastload.errors import EngineError
 from fastload.loader.course import BatchInfo, Course, SampledPlace
+from fastload.loader.handover import HandOver
 from fastload.loader.prefetch import Prefetch
 
 __all__ = ["Begun", "EngineIterator", "Job", "Progress", "SpareEngine"]
 
 _abandoned: list[Engine] = []
 """Engines of the parent in a forked child: their threads are not here, so that closing one would hang."""
-
-
-_END = object()
 
 KEPT_REJECTIONS = 100
 """How many rejections of an epoch stats() lists."""
@@ -59,7 +57,7 @@ class Progress(SampledPlace):
             first = rejections[0]
             done = "left out" if first.skipped else "replaced"
             text = f"a bad record was {done}, as will be others; loader.stats() counts them: {first.error}"
-            warnings.warn(text, UserWarning, stacklevel=5)
+            warnings.warn(text, UserWarning, stacklevel=4)
         self.rejected += len(rejections)
         for rejection in rejections[: KEPT_REJECTIONS - len(self.rejections)]:
             told = dataclasses.asdict(rejection)
@@ -73,7 +71,8 @@ class Job:
 
     ``deliver`` makes the user's batch of what the engine gives, or, with ``singles``, of a list with what
     it gives for each sample alone, of the batch's memory where ``allocate`` made any, and of its first
-    position. ``release`` takes the engine back after a complete epoch.
+    position. ``release`` takes the engine back after a complete epoch. ``hand_over``, where there is one,
+    stands between what was delivered and the user.
     """
 
     course: Course
@@ -84,6 +83,18 @@ class Job:
     allocate: Callable[[], Allocate] | None = None
     timeout: float = 0
     release: Callable[[Engine], None] | None = None
+    hand_over: HandOver[_Made] | None = None
+
+
+@dataclasses.dataclass
+class _Made:
+    """A batch, and what is to be counted when it is given."""
+
+    batch: Any
+    positions: Int64Array
+    skipped: int
+    rejections: Sequence[Rejection]
+    waited: float
 
 
 Begun = tuple[Engine, Job, Progress]
@@ -135,16 +146,18 @@ class EngineIterator(Iterator[Any]):
         try:
             if self._anew is not None:
                 self._begin_anew(self._anew())
-            batch = self._next()
+            hand_over = self._job.hand_over
+            made = self._make() if hand_over is None else hand_over.next(self._make)
         except BaseException as error:
             self.close()
             if isinstance(error, StopIteration):  # out of a collate_fn: it must not pass for the epoch's end
                 raise EngineError("a collate_fn or function of map_batches raised StopIteration") from error
             raise
-        if batch is _END:
+        if made is None:
             self._finish()
             raise StopIteration
-        return batch
+        self._count(made)
+        return made.batch
 
     def _begin_anew(self, begun: Begun | None) -> None:
         self._anew = None
@@ -152,25 +165,33 @@ class EngineIterator(Iterator[Any]):
             self._finalizer()
             self._begin(*begun)
 
-    def _next(self) -> Any:
+    def _make(self) -> _Made | None:
+        """Return the next batch, or None at the epoch's end."""
         if not self._in_flight and not self._submit():
-            return _END
+            return None
         started = time.perf_counter()
         positions, memory = self._in_flight[0]
-        made, skipped = self._receive(len(positions))
+        made, skipped, rejections = self._receive(len(positions))
         self._in_flight.popleft()
-        progress = self._progress
         waited = time.perf_counter() - started
-        progress.wait_seconds += waited
-        self._job.prefetch.note(waited, made)
         while len(self._in_flight) < self._job.prefetch.batches and self._submit():
             pass
-        batch = self._job.deliver(made, memory, int(positions[0]) if len(positions) else 0)
+        try:
+            batch = self._job.deliver(made, memory, int(positions[0]) if len(positions) else 0)
+        except BaseException:
+            self._progress.reject(rejections)  # they may be why
+            raise
+        return _Made(batch, positions, skipped, rejections, waited)
+
+    def _count(self, made: _Made) -> None:
+        progress, positions = self._progress, made.positions
+        progress.wait_seconds += made.waited
+        self._job.prefetch.note(made.waited, made.batch)
+        progress.reject(made.rejections)
         progress.info = self._job.course.deliver(progress, progress.batches, positions)
         progress.batches += 1
-        progress.samples += len(positions) - skipped
+        progress.samples += len(positions) - made.skipped
         progress.pads += len(positions) - progress.info.samples
-        return batch
 
     def _submit(self) -> bool:
         indices = next(self._batches, None)
@@ -188,24 +209,22 @@ class EngineIterator(Iterator[Any]):
         self._in_flight.append((positions, memory))
         return True
 
-    def _receive(self, count: int) -> tuple[Mapping[str, Any] | list[Mapping[str, Any]], int]:
-        """Return what the engine made of ``count`` samples, and how many of them were skipped."""
+    def _receive(
+        self, count: int
+    ) -> tuple[Mapping[str, Any] | list[Mapping[str, Any]], int, Sequence[Rejection]]:
+        """Return what the engine made of ``count`` samples, how many were skipped, and what was rejected."""
         if not self._job.singles:
             made = self._engine.next(self._job.timeout)
-            return made, self._note_rejections()
-        singles = []
+            rejections = self._engine.rejections
+            return made, sum(rejection.skipped for rejection in rejections), rejections
+        singles: list[Mapping[str, Any]] = []
+        rejected: list[Rejection] = []
         for _ in range(count):
             one = self._engine.next(self._job.timeout)
-            if not self._note_rejections():
+            rejected += self._engine.rejections
+            if not any(rejection.skipped for rejection in self._engine.rejections):
                 singles.append(one)
-        return singles, count - len(singles)
-
-    def _note_rejections(self) -> int:
-        rejections = self._engine.rejections
-        if not rejections:
-            return 0
-        self._progress.reject(rejections)
-        return sum(rejection.skipped for rejection in rejections)
+        return singles, count - len(singles), rejected
 
     def _finish(self) -> None:
         self._job.course.finish(self._progress)
@@ -228,6 +247,8 @@ class EngineIterator(Iterator[Any]):
         """Stop the engine and drop what is in flight. May be called twice; iteration then ends."""
         self._closed = True
         self._in_flight.clear()
+        if self._job.hand_over is not None:
+            self._job.hand_over.close()
         self._finalizer()
 
 

@@ -9,10 +9,12 @@ from typing import Any, Generic, TypeVar
 from torch.utils import data
 
 from fastload.loader.course import SampledPlace, Stream
+from fastload.loader.handover import HandOver
 from fastload.loader.iterator import Progress
 from fastload.loader.layout import Layout
 from fastload.loader.ordering import Ordering
 from fastload.loader.runs import ListedCourse, MapRun, Run, SamplerCourse, StreamRun
+from fastload.loader.target import Target
 from fastload.loader.threads import make_thread_iterator
 from fastload.loader.torch_iterator import TorchIterator, make_iterator
 from fastload.sampling.cursor import Place
@@ -28,6 +30,7 @@ class PythonLoading(Ordering[T], Generic[T]):
     seed_by: str
     worker_method: str
     _progress: Progress
+    _target: Target
     _order: str | None
     _engine_name: str | None
     _iterators: weakref.WeakSet[Any]
@@ -79,10 +82,15 @@ class PythonLoading(Ordering[T], Generic[T]):
         if isinstance(self.dataset, data.IterableDataset):
             states = dict(self._next_stream().stream.states)
         make = make_thread_iterator if self._worker_method == "thread" else make_iterator
-        iterator = make(self, seeded=self.seed_by == "sample", states=states)
+        with self._target.here():  # what pins in other threads works on the device that is current
+            iterator = make(self, seeded=self.seed_by == "sample", states=states)
         self._iterators.add(iterator)
         self._latest = weakref.ref(iterator)
         return iterator
+
+    def _hand_over(self) -> HandOver[Any] | None:
+        """Return what the batches of one iterator pass through, if anything."""
+        return self._target.hand_over(ahead=self.num_workers > 0)
 
     def _begin(self, run: Run) -> None:
         self._cursor.begin(run.progress)

@@ -8,7 +8,7 @@ import functools
 import queue
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch._utils import ExceptionWrapper
@@ -30,6 +30,7 @@ from fastload.loader.crew import (
     sampled_in_thread,
 )
 from fastload.loader.runs import IndexSource, StreamRun
+from fastload.loader.target import Target
 from fastload.loader.thread_info import Generators, install, make_info
 from fastload.loader.torch_iterator import TorchIterator, View, stopped
 
@@ -286,5 +287,6 @@ def make_thread_iterator(
     With ``seeded`` the generators of worker infos are seeded by position; the copies of an iterable dataset
     go on from ``states``, by worker.
     """
-    view = View(loader, _index_sampler=IndexSource(loader))
+    target: Target = cast(Any, loader)._target
+    view = View(loader, _index_sampler=IndexSource(loader), pin_memory=loader.pin_memory or target.pins)
     return ThreadIterator(view, weakref.ref(loader), seeded, states)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import time
 import weakref
@@ -17,6 +18,7 @@ from torch.utils.data.datapipes.datapipe import IterDataPipe, MapDataPipe
 from fastload.errors import EngineError
 from fastload.loader import deaths
 from fastload.loader.around import (
+    Parcel,
     SeededCollate,
     SeededDataset,
     StreamCollate,
@@ -26,6 +28,7 @@ from fastload.loader.around import (
     kept_generators,
     placed,
 )
+from fastload.loader.handover import HandOver
 from fastload.loader.prefetch import Prefetch
 from fastload.loader.runs import IndexSource, MapRun, Run
 
@@ -52,6 +55,16 @@ class View:
         return getattr(self.__dict__["_loader"], name)
 
 
+@dataclasses.dataclass
+class _Made:
+    """A batch, with what torch gave and its number among the items drawn."""
+
+    batch: Any
+    given: Any
+    number: int
+    waited: float
+
+
 class TorchIterator:
     """What iterators of torch's kind get here. It is mixed in before them."""
 
@@ -64,39 +77,49 @@ class TorchIterator:
         self._loader = loader  # weakly: it keeps its iterator, and workers end when it is dropped
         self._closed = False
         self._number = 0
+        self._hand_over: HandOver[_Made] | None = cast(Any, loader())._hand_over()
 
     def _start(self) -> None:
         self._run = self._sampler_iter
         self._prefetch.begin()
         self._fresh = True
+        if self._hand_over is not None:
+            self._hand_over.clear()
         loader = self._loader()
         if loader is not None:
             loader._begin(self._run)
 
     def __next__(self) -> Any:
-        if self._closed:
+        hand_over = self._hand_over
+        if self._closed and (hand_over is None or not hand_over.pending):
             raise StopIteration
         if self._fresh:
             self._name_epoch()
         run = self._run
-        started = time.perf_counter()
         try:
-            while run.passed:
-                self._advance()
-                run.passed -= 1
-            made = self._advance()
+            made = self._make() if hand_over is None else cast(_Made, hand_over.next(self._make))
         except StopIteration:
             run.finish()
             raise
         except KeyboardInterrupt:
             self._interrupt()
             raise
-        waited = time.perf_counter() - started
-        run.progress.wait_seconds += waited
-        batch = run.deliver(self._number, made)
-        if self._prefetch.note(waited, batch):
+        run.progress.wait_seconds += made.waited
+        batch = run.deliver(made.number, made.given)
+        if self._prefetch.note(made.waited, batch):
             self._deepen()
-        return batch
+        return batch if hand_over is None else made.batch
+
+    def _make(self) -> _Made:
+        """Return the next batch, which does not count yet."""
+        run = self._run
+        started = time.perf_counter()
+        while run.passed:
+            self._advance()
+            run.passed -= 1
+        given = self._advance()
+        waited = time.perf_counter() - started
+        return _Made(given.batch if isinstance(given, Parcel) else given, given, self._number, waited)
 
     def _deepen(self) -> None:
         """Begin batches until as many are made ahead as ``self._prefetch`` says now."""
@@ -131,6 +154,8 @@ class TorchIterator:
     def close(self) -> None:
         """End it, and its workers. May be called twice; iteration then ends."""
         self._closed = True
+        if self._hand_over is not None:
+            self._hand_over.close()
 
     def _failed(self, error: BaseException) -> None:
         add_note(error, self._run.tell(self._number))
@@ -231,7 +256,10 @@ class ProcessIterator(TorchIterator, dataloader._MultiProcessingDataLoaderIter):
         except Exception as error:
             if isinstance(made, ExceptionWrapper):
                 self._failed(error)
-            raise
+                # torch's frame below has the error in a variable: that cycle would leave this iterator to
+                # the collector, in which the workers take five seconds to end.
+                error = error.with_traceback(None)
+            raise error
 
     def _advance(self) -> Any:
         try:
@@ -333,6 +361,7 @@ def make_iterator(loader: data.DataLoader[Any], *, seeded: bool, states: dict[in
     if loader.num_workers:
         prefetch: Prefetch = cast(Any, loader)._prefetch
         others["prefetch_factor"] = prefetch.batches // loader.num_workers
+        others["pin_memory"] = loader.pin_memory or cast(Any, loader)._target.pins
     view = View(loader, **others)
     if loader.num_workers == 0:
         return CallerIterator(view, weakref.ref(loader), keeps=seeded)

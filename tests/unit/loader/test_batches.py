@@ -307,7 +307,8 @@ def test_batches_made_in_given_memory(ds: Dataset, monkeypatch: pytest.MonkeyPat
 
     given: list[Any] = []
 
-    def make() -> PinnedBatch:
+    def make(device: torch.device | None) -> PinnedBatch:
+        assert device is None
         given.append(PinnedBatch(pin=False))
         return given[-1]
 
