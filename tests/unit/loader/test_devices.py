@@ -26,7 +26,7 @@ from fastload.staging import Copier
 from .ways import Numbers, Plain, Stream, Way, fail_at_20, flat, numbers
 
 accelerated = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no accelerator")
-WAYS = pytest.mark.parametrize("name", ["native", "caller", "processes"])
+WAYS = pytest.mark.parametrize("name", ["native", "caller", "processes", "threads"])
 
 
 @pytest.fixture
@@ -87,8 +87,9 @@ def test_broken_anywhere_and_resumed(
     size: int,
 ) -> None:
     dataset: Any = fastload.open(numbers_path) if native else Numbers()
-    workers = workers if native else 0  # processes have a test of their own: they take long to start
     options: dict[str, Any] = {"shuffle": True, "seed": 7, "num_workers": workers}
+    if not native:
+        options["worker_method"] = "thread"  # which starts sooner than processes
     whole = numbers(fastload.DataLoader(dataset, size, **options))
     got: list[list[int]] = []
     state = None
@@ -107,9 +108,10 @@ def test_broken_anywhere_and_resumed(
 
 @pytest.mark.usefixtures("always_ahead")
 @pytest.mark.parametrize("kind", [Stream, Plain])
-def test_streams_go_on_where_they_were_given(kind: Any) -> None:
+@pytest.mark.parametrize("method", ["multiprocessing", "thread"])
+def test_streams_go_on_where_they_were_given(kind: Any, method: Any) -> None:
     def make() -> fastload.DataLoader[Any]:
-        return fastload.DataLoader(kind(), 3, num_workers=2, device="cpu")
+        return fastload.DataLoader(kind(), 3, num_workers=2, device="cpu", worker_method=method)
 
     whole = [batch.tolist() for batch in make()]
     loader = make()
