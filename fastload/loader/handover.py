@@ -64,6 +64,8 @@ class HandOver(Generic[M]):
         None, where ``fetch`` returned it, and errors end nothing here. StopIteration counts as an error.
         """
         fetched = self._kept.popleft() if self._kept else self._fetched(fetch)
+        if fetched.made is None and self._copier is not None:
+            self._copier.close()  # nothing may come after it for long
         if fetched.error is not None:
             try:
                 raise fetched.error
@@ -71,12 +73,12 @@ class HandOver(Generic[M]):
                 # The error's traceback has this frame: a cycle would leave the iterator, and its workers, to
                 # the collector.
                 del fetched
-        if self._ahead and self._prompt and fetched.made is not None:
+        made = fetched.made
+        if self._ahead and self._prompt and made is not None:
             try:
                 self._kept.append(self._fetched(fetch))
             except Exception as error:  # it is the next one's; Ctrl-C is not
                 self._kept.append(_Fetched(error=error))
-        made = fetched.made
         if made is not None:
             if self._copier is not None and fetched.copy is not None:
                 made.batch = self._copier.take(fetched.copy)

@@ -167,8 +167,8 @@ class Copier:
     """Copies nested batches to ``device``: :meth:`submit` begins, :meth:`take` hands over. One thread's.
 
     Tensors move, in containers of the same types (see ``mapped``); so do objects with a method
-    ``to(device)``, given ``non_blocking=True`` where they take it. Everything else stays as it is. An object
-    that keeps tensors where its attributes do not show them needs a method ``record_stream(stream)``.
+    ``to(device)``, which are told ``non_blocking`` where they take it. Everything else stays as it is. An
+    object that keeps tensors where its attributes do not show them needs a method ``record_stream(stream)``.
 
     The stream is made with the first batch, and ``device`` without an index is the current one of that time:
     before it nothing is touched, so that worker processes can be forked.
@@ -259,7 +259,8 @@ def _moved(leaf: Any, streams: Streams) -> Any:
     move = getattr(leaf, "to", None)
     if not callable(move):
         return leaf
-    moved = move(streams.device, non_blocking=True) if _takes_non_blocking(move) else move(streams.device)
+    options = {"non_blocking": streams.asynchronous} if _takes_non_blocking(move) else {}
+    moved = move(streams.device, **options)
     return leaf if moved is None else moved  # one that moves itself in place
 
 
@@ -308,7 +309,9 @@ def find_device(device: Any) -> torch.device:
     try:
         found = torch.device(device)
     except (RuntimeError, TypeError) as error:
-        raise UsageError(f"device is {device!r}, which torch does not know", hint=_here()) from error
+        jax = type(device).__module__.partition(".")[0] in ("jax", "jaxlib")
+        hint = "give output='numpy' and put batches there with jax.device_put" if jax else _here()
+        raise UsageError(f"device is {device!r}, which torch does not know", hint=hint) from error
     if found.type == "cpu":
         return torch.device("cpu")
     module = _module_of(found)

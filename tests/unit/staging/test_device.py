@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
 from fastload.errors import UsageError
@@ -89,11 +91,11 @@ def nested() -> dict[str, Any]:
 @pytest.mark.parametrize("name", DEVICES)
 def test_everything_arrives_in_containers_of_its_type(name: str) -> None:
     device = find_device(name)
-    copier, given = Copier(device), nested()
-    batch = copier.take(copier.submit(given))
+    copier, source = Copier(device), nested()
+    batch = copier.take(copier.submit(source))
     copier.close()
-    assert [type(value) for value in batch.values()][:-5] == [type(value) for value in given.values()][:-5]
-    assert torch.equal(batch["image"].cpu(), given["image"])
+    assert [type(value) for value in batch.values()][:-5] == [type(value) for value in source.values()][:-5]
+    assert torch.equal(batch["image"].cpu(), source["image"])
     assert [len(each) for each in batch["list"]] == [0, 1, 2]
     assert batch["tuple"][1:] == ("text", None, b"bytes", 3.5, range(3))
     assert isinstance(batch["pair"], Pair)
@@ -106,8 +108,8 @@ def test_everything_arrives_in_containers_of_its_type(name: str) -> None:
     assert batch["sample"].name == "one"
     assert isinstance(batch["packed"], PackedSequence)
     assert batch["packed"].data.device.type == name
-    assert batch["graph"].non_blocking is True
-    assert batch["array"] is given["array"]
+    assert batch["graph"].non_blocking is (name != "cpu")
+    assert batch["array"] is source["array"]
     assert torch.equal(batch["sparse"].to_dense().cpu(), torch.eye(3))
     moved = list(tensors_of({key: value for key, value in batch.items() if key != "packed"}))
     assert {tensor.device.type for tensor in moved} == {name}
@@ -120,11 +122,62 @@ def test_what_moves_itself_in_place() -> None:
 
 
 def test_nothing_of_the_source_changes() -> None:
-    given = nested()
-    before = {key: id(value) for key, value in given.items()}
-    mapped(given, lambda leaf: "other")
-    assert {key: id(value) for key, value in given.items()} == before
-    assert all(isinstance(each, torch.Tensor) for each in given["list"])
+    source = nested()
+    before = {key: id(value) for key, value in source.items()}
+    mapped(source, lambda leaf: "other")
+    assert {key: id(value) for key, value in source.items()} == before
+    assert all(isinstance(each, torch.Tensor) for each in source["list"])
+
+
+LEAVES = st.one_of(st.none(), st.integers(), st.text(max_size=3), st.floats(), st.binary(max_size=3))
+NESTED = st.recursive(
+    LEAVES,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.dictionaries(st.text(max_size=3), inner, max_size=3),
+        st.tuples(inner, inner),
+        st.builds(Pair, inner, inner),
+        st.builds(Sample, inner, st.just("name")),
+        st.builds(collections.deque, st.lists(inner, max_size=2)),
+    ),
+    max_leaves=12,
+)
+
+
+@given(NESTED)
+def test_any_nesting_is_kept_and_each_leaf_is_visited_once(batch: Any) -> None:
+    seen: list[Any] = []
+
+    def wrap(leaf: Any) -> Any:
+        seen.append(leaf)
+        return Kept(leaf)
+
+    wrapped = mapped(batch, wrap)
+    again = mapped(wrapped, lambda leaf: leaf.value)
+    assert repr(again) == repr(batch)
+    assert len(seen) == len(list(_leaves(batch)))
+
+
+@dataclasses.dataclass
+class Kept:
+    """A leaf: whatever has ``to`` is one."""
+
+    value: Any
+
+    def to(self, device: Any) -> Any:
+        raise NotImplementedError
+
+
+def _leaves(batch: Any) -> Iterator[Any]:
+    if isinstance(batch, (list, tuple, collections.deque)):
+        for each in batch:
+            yield from _leaves(each)
+    elif isinstance(batch, dict):
+        yield from _leaves(list(batch.values()))
+    elif isinstance(batch, Sample):
+        yield from _leaves([batch.image, batch.name, batch.more])
+    else:
+        yield batch
 
 
 def test_containers_that_cannot_be_rebuilt_become_plain_ones() -> None:
