@@ -1,8 +1,8 @@
 """Batches copied to a device ahead of their use, on a stream beside the consumer's.
 
-**Streams.** A copy runs on the copier's own stream, so that it does not queue behind the consumer's kernels,
-and the consumer's stream waits for the event behind it; the host never waits. The memory of what arrives
-belongs to the copier's stream: ``record_stream`` tells the caching allocator of the stream that uses it, so
+**Streams.** Copies run on a stream of their own, so that they do not queue behind the consumer's kernels, and
+the consumer's stream waits for the event behind each; the host never waits. The memory of what arrives
+belongs to the copies' stream: ``record_stream`` tells the caching allocator of the stream that uses it, so
 that it is not handed out again while kernels that were queued still read it.
 
 **Sources.** A copy is asynchronous only from pinned memory, so that what is not pinned is pinned first, into
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import functools
 import inspect
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -39,8 +40,8 @@ class Streams(Protocol):
     def guard(self) -> AbstractContextManager[Any]:
         """Make the device the current one: whatever is made within touches no other."""
 
-    def make(self) -> Any:
-        """Return a new stream of the device."""
+    def side(self) -> Any:
+        """Return the stream that copies are queued on."""
 
     def current(self) -> Any:
         """Return the stream that the calling thread queues work on."""
@@ -82,7 +83,7 @@ class HostStreams:
     def guard(self) -> AbstractContextManager[Any]:
         return contextlib.nullcontext()
 
-    def make(self) -> Any:
+    def side(self) -> Any:
         return None
 
     def current(self) -> Any:
@@ -125,8 +126,8 @@ class AcceleratorStreams:
     def guard(self) -> AbstractContextManager[Any]:
         return current_at(self.device)
 
-    def make(self) -> Any:
-        return self._module.Stream(device=self.device)
+    def side(self) -> Any:
+        return _side_stream(self.device)
 
     def current(self) -> Any:
         return self._module.current_stream(self.device)
@@ -154,6 +155,16 @@ class AcceleratorStreams:
         return leaf.pin_memory()
 
 
+@functools.cache
+def _side_stream(device: torch.device) -> Any:
+    """Return the stream of all copies to ``device``.
+
+    It is one for all loaders and epochs: what was freed on a stream the caching allocator keeps for that
+    stream, so that with another one for each epoch memory would be taken anew.
+    """
+    return _module_of(device).Stream(device=device)
+
+
 class Copy:
     """A batch on its way: what it is on the device, and the event behind its copy."""
 
@@ -170,8 +181,8 @@ class Copier:
     ``to(device)``, which are told ``non_blocking`` where they take it. Everything else stays as it is. An
     object that keeps tensors where its attributes do not show them needs a method ``record_stream(stream)``.
 
-    The stream is made with the first batch, and ``device`` without an index is the current one of that time:
-    before it nothing is touched, so that worker processes can be forked.
+    Streams are asked for with the first batch, and ``device`` without an index is the current one of that
+    time: before it nothing is touched, so that worker processes can be forked.
 
     >>> copier = Copier(torch.device("cpu"))
     >>> copier.take(copier.submit({"x": torch.arange(2), "name": "two"}))
@@ -191,7 +202,7 @@ class Copier:
         if self._streams is None:
             self._streams = self._open_streams(self._device)
             with self._streams.guard():
-                self._side = self._streams.make()
+                self._side = self._streams.side()
         return self._streams
 
     def submit(self, batch: Any, then: Callable[[Any], Any] | None = None) -> Copy:

@@ -239,8 +239,8 @@ class Recording:
     def guard(self) -> AbstractContextManager[Any]:
         return contextlib.nullcontext()
 
-    def make(self) -> Any:
-        self.calls.append("make")
+    def side(self) -> Any:
+        self.calls.append("side")
         return "side"
 
     def current(self) -> Any:
@@ -277,7 +277,7 @@ def test_the_consumers_stream_waits_for_the_copy_and_keeps_its_memory() -> None:
     copier, streams = recording()
     assert not streams.calls, "nothing is touched before the first batch"
     copy = copier.submit({"x": torch.arange(3), "text": "t"}, lambda batch: (streams.stream, batch))
-    assert streams.calls == ["make", ("pin", "consumer"), ("pin", "consumer"), ("record", "side")]
+    assert streams.calls == ["side", ("pin", "consumer"), ("pin", "consumer"), ("record", "side")]
     streams.calls.clear()
     streams.stream = "another"
     where, batch = copier.take(copy)
