@@ -3,6 +3,7 @@
 | variable | values | meaning |
 |---|---|---|
 | ``FASTLOAD_BACKEND`` | ``auto`` (default), ``native``, ``python`` | which engine and readers to use |
+| ``FASTLOAD_TRANSPORT`` | ``slabs`` (default), ``torch`` | how worker processes hand batches over |
 | ``WORLD_SIZE`` | a number, set by torchrun | how many processes were launched together |
 | ``LOCAL_WORLD_SIZE`` | a number, set by torchrun | how many of them run on this machine |
 """
@@ -17,6 +18,7 @@ from fastload.errors import UsageError
 logger = logging.getLogger("fastload")
 
 BACKENDS = ("auto", "native", "python")
+TRANSPORTS = ("slabs", "torch")
 
 
 def backend_choice() -> str:
@@ -27,11 +29,25 @@ def backend_choice() -> str:
     >>> backend_choice() in BACKENDS
     True
     """
-    value = os.environ.get("FASTLOAD_BACKEND", "auto")
-    if value not in BACKENDS:
-        raise UsageError(
-            f"FASTLOAD_BACKEND is {value!r}", hint=f"set it to one of {', '.join(BACKENDS)}, or unset it"
-        )
+    return _choice("FASTLOAD_BACKEND", BACKENDS)
+
+
+def transport_choice() -> str:
+    """Return what ``FASTLOAD_TRANSPORT`` asks for: ``"slabs"`` or ``"torch"``.
+
+    Raises UsageError for any other value.
+
+    >>> transport_choice() in TRANSPORTS
+    True
+    """
+    return _choice("FASTLOAD_TRANSPORT", TRANSPORTS)
+
+
+def _choice(name: str, choices: tuple[str, ...]) -> str:
+    """Return the value of a variable that is one of ``choices``, the first by default."""
+    value = os.environ.get(name, choices[0])
+    if value not in choices:
+        raise UsageError(f"{name} is {value!r}", hint=f"set it to one of {', '.join(choices)}, or unset it")
     return value
 
 

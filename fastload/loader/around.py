@@ -14,6 +14,7 @@ from torch.utils import data
 from torch.utils.data._utils import pin_memory
 
 from fastload.errors import EngineError
+from fastload.loader.slabs import Channel
 from fastload.sampling.permutation import permutation_key
 
 __all__ = [
@@ -60,11 +61,16 @@ class PlacedDataset:
     def __getitem__(self, index: Any) -> Any:
         try:
             return self.dataset[index]
-        except StopIteration as error:  # it must not pass for the epoch's end
-            raise EngineError(f"dataset[{index!r}] raised StopIteration") from error
         except Exception as error:
-            add_note(error, f"The sample is dataset[{index!r}].")
+            _name(error, index)
             raise
+
+
+def _name(error: Exception, index: Any) -> None:
+    """Let an error of ``dataset[index]`` say so."""
+    if isinstance(error, StopIteration):  # it must not pass for the epoch's end
+        raise EngineError(f"dataset[{index!r}] raised StopIteration") from error
+    add_note(error, f"The sample is dataset[{index!r}].")
 
 
 class _BatchedDataset(PlacedDataset):
@@ -74,9 +80,38 @@ class _BatchedDataset(PlacedDataset):
         return self.dataset.__getitems__(indices)
 
 
-def placed(dataset: Any) -> PlacedDataset:
-    """Return ``dataset`` with errors that say the index; it is ``.dataset`` of what is returned."""
-    return _BatchedDataset(dataset) if getattr(dataset, "__getitems__", None) else PlacedDataset(dataset)
+class _ListedDataset(PlacedDataset):
+    """One whose batches are made one sample after another, unless the iterator ends meanwhile."""
+
+    def __init__(self, dataset: Any, channel: Channel | None) -> None:
+        super().__init__(dataset)
+        self._channel = channel
+
+    def __getitems__(self, indices: Any) -> Any:
+        ended = _NEVER if self._channel is None else self._channel.flags
+        dataset, samples = self.dataset, []
+        index = None
+        try:
+            for index in indices:
+                if ended[0]:
+                    raise EngineError("the iterator has ended")  # nobody reads it
+                samples.append(dataset[index])
+        except Exception as error:
+            _name(error, index)
+            raise
+        return samples
+
+
+_NEVER = b"\0"
+
+
+def placed(dataset: Any, channel: Channel | None) -> PlacedDataset:
+    """Return ``dataset`` with errors that say the index; it is ``.dataset`` of what is returned.
+
+    ``channel`` is that of the worker process that makes the samples, if any does.
+    """
+    whole = getattr(dataset, "__getitems__", None)
+    return _BatchedDataset(dataset) if whole else _ListedDataset(dataset, channel)
 
 
 class SeededBatch(NamedTuple):

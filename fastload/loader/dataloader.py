@@ -209,6 +209,7 @@ class DataLoader(PythonLoading[T], Generic[T]):
         self._engine_name: str | None = None
         self._iterators: weakref.WeakSet[Any] = weakref.WeakSet()
         self._latest: weakref.ref[Any] | None = None
+        self._transport: dict[str, int] | None = None
         self._spare = SpareEngine()
 
     @property
@@ -374,7 +375,8 @@ class DataLoader(PythonLoading[T], Generic[T]):
         that only even the ranks out; ``position`` counts the samples of all ranks since the epoch's
         beginning, without pads. ``batch_info`` is the attribute of that name as a dict. ``rejected`` counts
         the epoch's bad records and ``rejections`` tells of the first 100: path, record, field and error (see
-        ``on_error``).
+        ``on_error``). ``transport`` counts how batches of worker processes came, as
+        docs/dataloader.md says.
         ``open_shards`` counts the dataset's shards that this process holds open. ``engine_counters`` are the
         engine's own while it lives.
         """
@@ -390,6 +392,7 @@ class DataLoader(PythonLoading[T], Generic[T]):
             "python_calls": [] if native is None else native.look.calls(),
             "order": self._order,
             **self._progress.told(),
+            "transport": None if self._transport is None else dict(self._transport),
             "open_shards": 0 if native is None else sum(source.open_shards for source in native.sources),
             "engine_counters": {} if iterator is None else dict(iterator.engine_stats()),
         }

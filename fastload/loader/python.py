@@ -35,6 +35,7 @@ class PythonLoading(Ordering[T], Generic[T]):
     _engine_name: str | None
     _iterators: weakref.WeakSet[Any]
     _latest: weakref.ref[Any] | None
+    _transport: dict[str, int] | None
     _warn_unsharded: Callable[[Layout | None], None]
 
     def _next_run(self) -> Run:
@@ -86,6 +87,7 @@ class PythonLoading(Ordering[T], Generic[T]):
             iterator = make(self, seeded=self.seed_by == "sample", states=states)
         self._iterators.add(iterator)
         self._latest = weakref.ref(iterator)
+        self._transport = iterator.transport
         return iterator
 
     def _hand_over(self) -> HandOver[Any] | None:

@@ -15,6 +15,7 @@ from torch.utils import data
 from torch.utils.data import dataloader
 from torch.utils.data.datapipes.datapipe import IterDataPipe, MapDataPipe
 
+from fastload._config import transport_choice
 from fastload.errors import EngineError
 from fastload.loader import deaths
 from fastload.loader.around import (
@@ -29,8 +30,10 @@ from fastload.loader.around import (
     placed,
 )
 from fastload.loader.handover import HandOver
+from fastload.loader.packing import Message, SlabCollate
 from fastload.loader.prefetch import Prefetch
 from fastload.loader.runs import IndexSource, MapRun, Run
+from fastload.loader.slabs import Channel, Receiver, make_channel
 
 __all__ = ["CallerIterator", "ProcessIterator", "TorchIterator", "View", "make_iterator", "stopped"]
 
@@ -151,6 +154,11 @@ class TorchIterator:
         """Return nothing: torch counts nothing."""
         return {}
 
+    @property
+    def transport(self) -> dict[str, int] | None:
+        """How many batches came in which way from worker processes; None where there are none."""
+        return None
+
     def close(self) -> None:
         """End it, and its workers. May be called twice; iteration then ends."""
         self._closed = True
@@ -206,14 +214,17 @@ class CallerIterator(TorchIterator, dataloader._SingleProcessDataLoaderIter):
 class ProcessIterator(TorchIterator, dataloader._MultiProcessingDataLoaderIter):
     """torch's iterator over worker processes."""
 
-    def __init__(self, loader: Any, this: weakref.ref[Any]) -> None:
+    def __init__(self, loader: Any, this: weakref.ref[Any], channel: Channel | None) -> None:
         self._follow(this, loader._prefetch)
         self._got: Any = None
         self._process = os.getpid()
         self._patience = _PATIENCE
+        self._receiver = None if channel is None else Receiver(channel, loader.prefetch_factor)
         deaths.note_baseline()
         super().__init__(loader)
         deaths.watch_children()
+        if self._receiver is not None:
+            self._receiver.starting = False
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
         super()._reset(loader, first_iter)
@@ -229,6 +240,8 @@ class ProcessIterator(TorchIterator, dataloader._MultiProcessingDataLoaderIter):
     def _deepen(self) -> None:
         while self._prefetch_factor * self._num_workers < self._prefetch.batches:
             self._prefetch_factor += 1
+            if self._receiver is not None:
+                self._receiver.allow(self._prefetch_factor)
             for _ in range(self._num_workers):
                 self._try_put_index()
 
@@ -248,13 +261,14 @@ class ProcessIterator(TorchIterator, dataloader._MultiProcessingDataLoaderIter):
     def _process_data(self, made: Any, *worker: Any) -> Any:
         self._number = self._rcvd_idx - 1 if getattr(self, "_in_order", True) else self._got
         try:
-            return super()._process_data(made, *worker)  # type: ignore[no-untyped-call]
+            data = super()._process_data(made, *worker)  # type: ignore[no-untyped-call]
+            return data.unpack() if isinstance(data, Message) else data
         except StopIteration as error:
             wrong = stopped(error)
             self._failed(wrong)
             raise wrong from error
         except Exception as error:
-            if isinstance(made, ExceptionWrapper):
+            if isinstance(made, (ExceptionWrapper, Message)):
                 self._failed(error)
                 # torch's frame below has the error in a variable: that cycle would leave this iterator to
                 # the collector, in which the workers take five seconds to end.
@@ -311,6 +325,8 @@ class ProcessIterator(TorchIterator, dataloader._MultiProcessingDataLoaderIter):
             return
         if not hasattr(self, "_shutdown"):  # torch's constructor had not come so far
             return
+        if self._receiver is not None:
+            self._receiver.stop()
         workers = getattr(self, "_workers", [])
         deadline = time.monotonic() + self._patience
         # torch joins one worker after another, each with the same patience: this is one for all. (No thread
@@ -320,6 +336,12 @@ class ProcessIterator(TorchIterator, dataloader._MultiProcessingDataLoaderIter):
             super()._shutdown_workers()
         finally:
             self._workers = workers
+            if self._receiver is not None:
+                self._receiver.close()
+
+    @property
+    def transport(self) -> dict[str, int] | None:
+        return None if self._receiver is None else self._receiver.counts
 
 
 class _Worker:
@@ -347,6 +369,9 @@ def make_iterator(loader: data.DataLoader[Any], *, seeded: bool, states: dict[in
     """
     others: dict[str, Any] = {"_index_sampler": IndexSource(loader)}
     dataset: Any = loader.dataset
+    channel = (
+        make_channel(loader.num_workers) if loader.num_workers and transport_choice() == "slabs" else None
+    )
     if not isinstance(dataset, (IterDataPipe, MapDataPipe)):  # torch knows these by their type
         around: Any
         if isinstance(dataset, data.IterableDataset):
@@ -356,13 +381,15 @@ def make_iterator(loader: data.DataLoader[Any], *, seeded: bool, states: dict[in
             around = SeededDataset(dataset)
             others["collate_fn"] = SeededCollate(around, loader.collate_fn)
         else:
-            around = placed(dataset)
+            around = placed(dataset, channel)
         others.update(dataset=around, worker_init_fn=WorkerStart(dataset, loader.worker_init_fn))
     if loader.num_workers:
         prefetch: Prefetch = cast(Any, loader)._prefetch
         others["prefetch_factor"] = prefetch.batches // loader.num_workers
         others["pin_memory"] = loader.pin_memory or cast(Any, loader)._target.pins
+    if channel is not None:
+        others["collate_fn"] = SlabCollate(channel, others.get("collate_fn", loader.collate_fn))
     view = View(loader, **others)
     if loader.num_workers == 0:
         return CallerIterator(view, weakref.ref(loader), keeps=seeded)
-    return ProcessIterator(view, weakref.ref(loader))
+    return ProcessIterator(view, weakref.ref(loader), channel)

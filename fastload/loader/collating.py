@@ -1,0 +1,130 @@
+"""torch's default_collate in a worker, made to stack samples where their batch is to lie."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data._utils import collate as torchs
+
+from fastload.loader.slabs import Pen
+
+__all__ = ["collating_into"]
+
+_LEAST = 1 << 14
+"""Bytes below which a batch's tensor has ordinary memory: it travels in the message."""
+
+
+class _Collating(threading.local):
+    pen: Pen | None = None
+
+
+_collating = _Collating()
+
+
+@contextlib.contextmanager
+def collating_into(pen: Pen) -> Iterator[None]:
+    """Let default_collate put what it makes in this thread where ``pen`` says.
+
+    It does so by torch's own table of functions by type, in which those that the user has put there stay.
+    """
+    _install()
+    _collating.pen = pen
+    try:
+        yield
+    finally:
+        _collating.pen = None
+
+
+def _install() -> None:
+    table: dict[Any, Any] = torchs.default_collate_fn_map
+    for kind, torchs_own, ours in _OURS:
+        if table.get(kind) is torchs_own:
+            table[kind] = ours  # at its place: torch asks for subclasses in the table's order
+
+
+def _room(pen: Pen, dtype: torch.dtype, shape: tuple[int, ...], size: int) -> torch.Tensor:
+    """Return a tensor of ``size`` bytes to stack into."""
+    taken = pen.take(size) if size >= _LEAST else None
+    if taken is None:
+        return torch.empty(shape, dtype=dtype)
+    return torch.from_numpy(taken[1]).view(dtype).view(shape)
+
+
+def _collate_tensors(batch: Any, *, collate_fn_map: Any = None) -> Any:
+    pen, first = _collating.pen, batch[0]
+    if pen is not None and _is_plain(first):
+        shape = (len(batch), *first.shape)
+        out = _room(pen, first.dtype, shape, first.nbytes * len(batch))
+        with contextlib.suppress(RuntimeError, TypeError):  # torch's own function says it in its words
+            return torch.stack(batch, 0, out=out)
+    return torchs.collate_tensor_fn(batch, collate_fn_map=collate_fn_map)
+
+
+def _is_plain(value: torch.Tensor) -> bool:
+    return (
+        type(value) is torch.Tensor
+        and value.layout is torch.strided
+        and value.device.type == "cpu"
+        and not (value.is_nested or value.is_quantized)
+    )
+
+
+def _collate_arrays(batch: Any, *, collate_fn_map: Any = None) -> Any:
+    pen = _collating.pen
+    if pen is not None:
+        stacked = _stacked(batch, pen)
+        if stacked is not None:
+            return stacked
+    return torchs.collate_numpy_array_fn(batch, collate_fn_map=collate_fn_map)
+
+
+def _stacked(batch: Any, pen: Pen) -> torch.Tensor | None:
+    """Return arrays that torch would take, and are alike, as one tensor; else None."""
+    first = batch[0]
+    if not set(map(type, batch)) <= {np.ndarray, np.memmap} or not first.ndim or not first.size:
+        return None
+    if {each.shape for each in batch} != {first.shape}:
+        return None
+    if not all(each.flags.c_contiguous or _has_torchs_strides(each) for each in batch):
+        return None
+    try:
+        dtype = torch.from_numpy(np.empty(0, first.dtype)).dtype
+        out = _room(pen, dtype, (len(batch), *first.shape), first.nbytes * len(batch))
+        flat = out.view(len(batch) * first.shape[0], *first.shape[1:]).numpy()
+        np.concatenate(batch, out=flat, casting="no")
+    except (TypeError, ValueError):  # a dtype that torch does not have, or another one among them
+        return None
+    return out
+
+
+def _has_torchs_strides(array: np.ndarray[Any, Any]) -> bool:
+    return all(step > 0 and step % array.itemsize == 0 for step in array.strides)
+
+
+def _collate_ints(batch: Any, *, collate_fn_map: Any = None) -> Any:
+    return _numbers(batch, int, np.int64, torchs.collate_int_fn)
+
+
+def _collate_floats(batch: Any, *, collate_fn_map: Any = None) -> Any:
+    return _numbers(batch, float, np.float64, torchs.collate_float_fn)
+
+
+def _numbers(batch: Any, kind: type, dtype: type, torchs_own: Callable[[Any], Any]) -> Any:
+    """Return Python's numbers as a tensor: NumPy reads a list of them several times faster than torch."""
+    if _collating.pen is not None and set(map(type, batch)) == {kind}:
+        with contextlib.suppress(OverflowError):
+            return torch.from_numpy(np.array(batch, dtype))
+    return torchs_own(batch)
+
+
+_OURS = [
+    (torch.Tensor, torchs.collate_tensor_fn, _collate_tensors),
+    (np.ndarray, torchs.collate_numpy_array_fn, _collate_arrays),
+    (int, torchs.collate_int_fn, _collate_ints),
+    (float, torchs.collate_float_fn, _collate_floats),
+]

@@ -1,0 +1,497 @@
+"""Batches of worker processes that come in slabs of shared memory."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import gc
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils import data
+
+import fastload
+from fastload.errors import EngineError, UsageError
+from fastload.loader import mapping
+from fastload.loader.packing import SlabCollate
+from fastload.loader.slabs import Channel, Pen, Receiver
+
+from .ways import Stream
+
+pytestmark = pytest.mark.skipif(not mapping.available(), reason="needs memfd_create")
+
+LARGE = 40_000
+"""Bytes of a tensor that travels in a slab."""
+
+
+def same(left: Any, right: Any) -> None:
+    """Assert that two batches are equal, types, dtypes and strides included."""
+    assert type(left) is type(right)
+    if isinstance(left, torch.Tensor):
+        assert (left.dtype, left.shape, left.stride()) == (right.dtype, right.shape, right.stride())
+        assert torch.equal(left, right)
+    elif isinstance(left, np.ndarray):
+        assert (left.dtype, left.shape) == (right.dtype, right.shape)
+        np.testing.assert_array_equal(left, right)
+    elif isinstance(left, dict):
+        assert list(left) == list(right)
+        for key in left:
+            same(left[key], right[key])
+    elif isinstance(left, (list, tuple)):
+        assert len(left) == len(right)
+        for one, other in zip(left, right, strict=True):
+            same(one, other)
+    elif dataclasses.is_dataclass(left):
+        same(vars(left), vars(right))
+    else:
+        assert left == right
+
+
+# --- in one process ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def channel() -> Iterator[Channel]:
+    channel = Channel(1)
+    receiver = Receiver(channel, 2)
+    channel._pen = Pen(channel, 0)
+    yield channel
+    receiver.close()
+
+
+def sent(channel: Channel, collate: Callable[[Any], Any], samples: Any = None) -> Any:
+    """Return what the parent makes of what a worker collates."""
+    function, arguments = SlabCollate(channel, collate)(samples).__reduce__()
+    return function(*arguments).unpack()
+
+
+Point = collections.namedtuple("Point", ["x", "y"])
+
+
+def _tensors() -> st.SearchStrategy[Any]:
+    dtypes = [
+        torch.uint8,
+        torch.bool,
+        torch.int16,
+        torch.int64,
+        torch.float32,
+        torch.bfloat16,
+        torch.complex64,
+    ]
+    return st.builds(
+        lambda shape, dtype, seed: (torch.arange(int(np.prod(shape))).reshape(shape) + seed).to(dtype),
+        st.lists(st.integers(0, 40), max_size=3),
+        st.sampled_from(dtypes),
+        st.integers(0, 9),
+    )
+
+
+def _arrays() -> st.SearchStrategy[Any]:
+    return st.builds(
+        lambda shape, dtype, seed: (np.arange(int(np.prod(shape))).reshape(shape) + seed).astype(dtype),
+        st.lists(st.integers(0, 40), max_size=3),
+        st.sampled_from(["u1", "?", "i2", "i8", "f4", "f8", ">f4", "u2"]),
+        st.integers(0, 9),
+    )
+
+
+def _samples() -> st.SearchStrategy[Any]:
+    numbers = st.one_of(
+        st.integers(-(2**70), 2**70), st.integers(0, 9), st.floats(allow_nan=False), st.booleans()
+    )
+    leaves = st.one_of(_tensors(), _arrays(), numbers, st.text(max_size=3), st.binary(max_size=3))
+    return st.recursive(
+        leaves,
+        lambda inner: st.one_of(
+            st.lists(inner, min_size=1, max_size=2),
+            st.tuples(inner, inner),
+            st.dictionaries(st.text(max_size=2), inner, min_size=1, max_size=2),
+            st.builds(Point, inner, inner),
+        ),
+        max_leaves=4,
+    )
+
+
+@settings(max_examples=150, deadline=None)
+@given(batch=st.lists(_samples(), min_size=1, max_size=3), repeat=st.integers(1, 30))
+def test_any_batch_is_what_default_collate_makes(channel: Channel, batch: list[Any], repeat: int) -> None:
+    for samples in (batch, batch[:1] * repeat):
+        try:
+            expected = data.default_collate(samples)
+        except Exception as error:
+            # torch's text for samples of unequal size differs between its workers and the caller.
+            with pytest.raises(type(error)):
+                sent(channel, data.default_collate, samples)
+        else:
+            same(sent(channel, data.default_collate, samples), expected)
+
+
+@settings(max_examples=50, deadline=None)
+@given(batch=_samples())
+def test_any_custom_batch_is_what_it_was(channel: Channel, batch: Any) -> None:
+    same(sent(channel, lambda _: batch), batch)
+
+
+@dataclasses.dataclass
+class Custom:
+    image: torch.Tensor
+    names: list[str]
+    array: Any
+
+
+def test_strides_subclasses_and_objects_arrive_as_they_were(channel: Channel) -> None:
+    image = torch.arange(2 * 3 * 80 * 90, dtype=torch.float32).reshape(2, 3, 80, 90)
+    batch = {
+        "last": image.contiguous(memory_format=torch.channels_last),
+        "expanded": torch.arange(90.0).expand(400, 90),
+        "columns": image[..., ::2],
+        "scalar": torch.tensor(3.5),
+        "custom": Custom(image, ["a"], np.asfortranarray(image[0, 0].numpy())),
+        "objects": np.array([{"x": 1}, None]),
+        "records": np.zeros(9000, [("a", "i4"), ("b", "f8")]),
+        "masked": np.ma.masked_array(np.arange(LARGE), mask=np.arange(LARGE) % 2 == 0),
+        "conjugate": torch.full((LARGE,), 1 + 2j).conj(),
+        "sparse": torch.eye(200).to_sparse(),
+        "text": "x" * 100_000,
+    }
+    got = sent(channel, lambda _: batch)
+    masked, expected = got.pop("masked"), batch.pop("masked")
+    np.testing.assert_array_equal(masked.filled(-1), expected.filled(-1))
+    assert torch.equal(got.pop("sparse").to_dense(), batch.pop("sparse").to_dense())
+    same(got, batch)
+    assert got["custom"].image.data_ptr() % 64 == 0
+    assert got["custom"].image.untyped_storage().nbytes() == image.nbytes
+    got["custom"].image += 1  # it is writable
+
+
+def test_what_lies_in_the_slab_already_is_not_copied(channel: Channel) -> None:
+    made: list[int] = []
+
+    def collate(samples: Any) -> Any:
+        batch = data.default_collate(samples)
+        made.append(channel.pen.find(batch["x"].data_ptr()))
+        return batch["x"], batch["y"]
+
+    samples = [
+        {"x": torch.full((LARGE,), i, dtype=torch.uint8), "y": np.full((3, LARGE), i)} for i in range(3)
+    ]
+    got = sent(channel, collate, samples)
+    assert made == [0]
+    same(got, tuple(data.default_collate(samples).values()))
+
+
+def test_shared_memory_of_the_users_stays_shared(channel: Channel) -> None:
+    shared = torch.zeros(LARGE).share_memory_()
+    got = sent(channel, lambda _: [shared])
+    shared[7] = 5
+    assert got[0][7] == 5
+
+
+def test_a_slab_is_used_again_only_when_nobody_has_any_of_it(channel: Channel) -> None:
+    def collate(value: int) -> Any:
+        return torch.full((LARGE,), value, dtype=torch.uint8)
+
+    kept = []
+    addresses = set()
+    for value in range(10):
+        batch = sent(channel, collate, value)
+        addresses.add(batch.data_ptr())
+        if value % 3 == 0:
+            kept.append(batch[value:])
+    assert [int(batch.sum()) for batch in kept] == [value * (LARGE - value) for value in range(0, 10, 3)]
+    assert len(addresses) < 10
+
+
+def test_what_a_collate_function_keeps_is_not_overwritten(channel: Channel) -> None:
+    kept: list[torch.Tensor] = []
+
+    def collate(samples: Any) -> Any:
+        kept.append(data.default_collate(samples))
+        return kept[-1]
+
+    for value in range(8):
+        sent(channel, collate, [torch.full((LARGE,), value)])
+    assert [int(batch[0, 0]) for batch in kept] == list(range(8))
+
+
+# --- with worker processes -----------------------------------------------------------------------------
+
+
+class Wide(data.Dataset[Any]):
+    """Sample i is full of i, of ``size(i)`` bytes, beside its number."""
+
+    def __init__(self, count: int = 60, size: Callable[[int], int] | None = None) -> None:
+        self.count, self.size = count, size
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> Any:
+        size = LARGE if self.size is None else self.size(index)
+        return torch.full((size,), index % 251, dtype=torch.uint8), np.full(5, index), index
+
+
+def _growing(index: int) -> int:
+    return 1 + (index // 4 * 7919 + 1) % 300_000
+
+
+def _plain(samples: Any) -> Any:
+    return {"list": [sample[0] for sample in samples], "numbers": np.array([sample[2] for sample in samples])}
+
+
+def _descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def _mapped() -> int:
+    gc.collect()
+    return Path("/proc/self/maps").read_text().count("memfd:fastload")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {},
+        {"persistent_workers": True, "prefetch_factor": 1},
+        {"in_order": False, "num_workers": 3},
+        {"multiprocessing_context": "spawn", "num_workers": 1},
+        {"multiprocessing_context": "forkserver", "num_workers": 1},
+        {"collate_fn": _plain, "dataset": Wide(size=_growing)},
+        {"dataset": Wide(size=_growing), "batch_size": None, "sampler": list(range(59, -1, -1))},
+    ],
+    ids=["fork", "persistent", "unordered", "spawn", "forkserver", "custom", "singles"],
+)
+def test_a_user_who_keeps_every_batch_gets_torchs_batches(arguments: dict[str, Any]) -> None:
+    arguments = {"dataset": Wide(), "batch_size": 4, "num_workers": 2, **arguments}
+    spawned = "multiprocessing_context" in arguments
+    if arguments.get("in_order") is False:
+        pytest.importorskip("torch", minversion="2.6")
+    alone = {
+        name: value
+        for name, value in arguments.items()
+        if name in ("dataset", "batch_size", "collate_fn", "sampler")
+    }
+    expected = list(data.DataLoader(**alone))
+    before, mapped = _descriptors(), _mapped()
+    with fastload.DataLoader(**arguments) as loader:
+        for _ in range(1 if spawned else 2):
+            got = list(loader)
+            if arguments.get("in_order") is False:
+                got.sort(key=lambda batch: int(batch[2][0]))
+            same(got, expected)
+        counts = loader.stats()["transport"]
+    assert counts["torch_batches"] == 0
+    assert counts["copied_batches"] > 0
+    same(got, expected)
+    del got, loader
+    assert _mapped() == mapped
+    assert _descriptors() <= before + 2 * spawned  # multiprocessing keeps its own
+
+
+def test_usual_loops_copy_nothing_and_hold_no_slab_by_their_labels() -> None:
+    loader = fastload.DataLoader(Wide(), 4, num_workers=2)
+    labels = []
+    for number, batch in enumerate(loader):
+        assert int(batch[0][0, 0]) == 4 * number
+        labels.append(batch[2])
+    assert torch.cat(labels).tolist() == list(range(60))
+    assert loader.stats()["transport"] == {"slab_batches": 15, "copied_batches": 0, "torch_batches": 0}
+
+
+def test_views_outlive_the_loader_and_its_memory_goes_with_them() -> None:
+    mapped = _mapped()
+    loader = fastload.DataLoader(Wide(), 4, num_workers=2)
+    iterator = iter(loader)
+    kept = next(iterator)[0][1:3, 10:].numpy()
+    next(iterator)
+    loader.close()
+    del iterator, loader
+    assert _mapped() > mapped
+    assert kept[:, 0].tolist() == [1, 2]
+    assert (kept == kept[:, :1]).all()
+    del kept
+    assert _mapped() == mapped
+
+
+def test_several_iterators_and_early_breaks() -> None:
+    loader = fastload.DataLoader(Wide(), 4, num_workers=1, persistent_workers=False)
+    for batches in zip(loader, loader, strict=True):
+        same(batches[0], batches[1])
+    persistent = fastload.DataLoader(Wide(), 4, num_workers=2, persistent_workers=True)
+    for _ in range(3):
+        kept = [batch for batch, _ in zip(persistent, range(5), strict=False)]
+        assert [int(batch[0][0, 0]) for batch in kept] == [0, 4, 8, 12, 16]
+    persistent.close()
+
+
+class _Streamed(Stream):
+    def __iter__(self) -> Iterator[Any]:
+        return (torch.full((LARGE,), index, dtype=torch.uint8) for index in super().__iter__())
+
+
+def test_iterable_datasets_and_their_state() -> None:
+    loader = fastload.DataLoader(_Streamed(), 4, num_workers=2, seed=0)
+    whole = [batch[:, 0].tolist() for batch in loader]
+    assert len(whole) == 10
+    iterator = iter(loader)
+    kept = [next(iterator) for _ in range(3)]
+    state = loader.state_dict()
+    again = fastload.DataLoader(_Streamed(), 4, num_workers=2, seed=0)
+    again.load_state_dict(state)
+    kept += list(again)
+    assert [batch[:, 0].tolist() for batch in kept] == whole
+    loader.close()
+
+
+def _unpicklable(samples: Any) -> Any:
+    return (lambda: None) if samples[0][2] == 4 else samples[0][2]
+
+
+def test_what_cannot_be_pickled_is_an_error_of_that_batch() -> None:
+    with fastload.DataLoader(Wide(), 4, num_workers=1, collate_fn=_unpicklable) as loader:
+        iterator = iter(loader)
+        assert next(iterator) == 0
+        with pytest.raises((AttributeError, TypeError), match="pickle"):
+            next(iterator)
+        assert next(iterator) == 8
+
+
+def test_batches_held_in_a_forked_child_stay_as_they_were() -> None:
+    loader = fastload.DataLoader(Wide(200), 4, num_workers=1)
+    iterator = iter(loader)
+    next(iterator)
+    held = next(iterator)
+    seen = held[0].numpy()  # torch's own threads do not survive a fork
+    expected = np.repeat(np.arange(4, 8, dtype=np.uint8)[:, None], LARGE, 1)
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        signal.alarm(30)
+        os.read(reading, 1)  # until the parent has dropped its own and gone on
+        os._exit(0 if np.array_equal(seen, expected) else 1)
+    assert np.array_equal(seen, expected)
+    held[0].fill_(77)
+    del held, seen
+    assert [int(batch[0][0, 0]) for batch in iterator] == list(range(8, 200, 4))
+    os.write(writing, b"x")
+    assert os.waitpid(child, 0)[1] == 0
+    os.close(reading)
+    os.close(writing)
+
+
+class _SlowSamples(Wide):
+    def __getitem__(self, index: int) -> Any:
+        time.sleep(0.05)
+        return super().__getitem__(index)
+
+
+def test_busy_workers_end_after_the_sample_they_are_at() -> None:
+    loader = fastload.DataLoader(_SlowSamples(), 30, num_workers=2)
+    iterator = iter(loader)
+    time.sleep(0.3)
+    workers = list(iterator._workers)  # type: ignore[attr-defined]
+    started = time.monotonic()
+    loader.close()
+    assert time.monotonic() - started < 1.0  # of 1.5 seconds that each batch takes
+    assert [worker.exitcode for worker in workers] == [0, 0]
+
+
+def test_the_transport_can_be_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FASTLOAD_TRANSPORT", "torch")
+    loader = fastload.DataLoader(Wide(8), 4, num_workers=1)
+    same(list(loader), list(data.DataLoader(Wide(8), 4)))
+    assert loader.stats()["transport"] is None
+    monkeypatch.setenv("FASTLOAD_TRANSPORT", "pigeon")
+    with pytest.raises(UsageError, match="FASTLOAD_TRANSPORT is 'pigeon': set it to one of slabs, torch"):
+        iter(loader)
+
+
+# --- limits --------------------------------------------------------------------------------------------
+
+
+def _program(text: str, *before: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [*before, sys.executable, "-c", textwrap.dedent(text)]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, check=False)
+
+
+_KEEPS_ALL = """
+    import resource, torch, fastload
+    resource.setrlimit(resource.RLIMIT_NOFILE, (48, 48))
+    class Pairs:
+        def __len__(self): return 400
+        def __getitem__(self, index): return torch.full((9000,), index), torch.full((9000,), -index)
+    for collate in (None, lambda samples: samples):
+        kept = list(fastload.DataLoader(Pairs(), 4, num_workers=2, collate_fn=collate))
+        for number, batch in enumerate(kept):
+            first = batch[0] if collate is None else batch[0][0]
+            assert int(first.flatten()[0]) == 4 * number
+    print(len(kept))
+"""
+
+
+def test_every_batch_can_be_kept_with_few_descriptors() -> None:
+    done = _program(_KEEPS_ALL)
+    assert done.stdout == "100\n", done.stderr
+
+
+_SMALL_ROOM = """
+    import torch, fastload
+    class Wide:
+        def __len__(self): return 8
+        def __getitem__(self, index): return torch.full((1 << 20,), index)
+    print([int(batch[0, 0]) for batch in fastload.DataLoader(Wide(), 2, num_workers=2)])
+    def leaves(samples): return torch.zeros(1 << 21).requires_grad_()
+    try:
+        list(fastload.DataLoader(Wide(), 2, num_workers=2, collate_fn=leaves))
+    except fastload.errors.EngineError as error:
+        print(error)
+"""
+
+
+def test_a_full_dev_shm_is_foreseen() -> None:
+    small = 'mount -t tmpfs -o size=2m tmpfs /dev/shm && exec "$@"'
+    prefix = ("unshare", "--mount", "sh", "-c", small, "sh")
+    try:
+        possible = subprocess.run([*prefix, "true"], capture_output=True, check=False).returncode == 0
+    except OSError:
+        possible = False
+    if not possible:
+        pytest.skip("cannot mount a file system here")
+    done = _program(_SMALL_ROOM, *prefix)
+    assert done.stdout.startswith("[0, 2, 4, 6]\n"), done.stderr  # slabs are not in it
+    assert "a batch needs 8,388,608 bytes of shared memory, and /dev/shm has 2," in done.stdout
+    assert "make it larger (docker run --shm-size)" in done.stdout
+
+
+def _little_memory(worker: int) -> None:
+    import resource
+
+    size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (size + (64 << 20), resource.RLIM_INFINITY))
+
+
+class _Broad(Wide):
+    def __getitem__(self, index: int) -> Any:
+        return torch.zeros(1).expand(16 << 20)
+
+
+def test_memory_that_is_refused_is_an_error_which_says_how_much() -> None:
+    loader = fastload.DataLoader(_Broad(8), 4, num_workers=1, worker_init_fn=_little_memory)
+    with pytest.raises(
+        EngineError, match=r"needs 268,435,456 bytes of shared memory, and the system refuses"
+    ):
+        next(iter(loader))
+    loader.close()
