@@ -12,6 +12,7 @@ import torch
 from torch.utils.data._utils import collate as torchs
 
 from fastload.loader.slabs import Pen
+from fastload.loader.thread_info import beneath
 
 __all__ = ["collating_into"]
 
@@ -43,7 +44,7 @@ def collating_into(pen: Pen) -> Iterator[None]:
 def _install() -> None:
     table: dict[Any, Any] = torchs.default_collate_fn_map
     for kind, torchs_own, ours in _OURS:
-        if table.get(kind) is torchs_own:
+        if beneath(table.get(kind)) is torchs_own:
             table[kind] = ours  # at its place: torch asks for subclasses in the table's order
 
 

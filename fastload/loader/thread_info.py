@@ -20,11 +20,12 @@ from torch.utils.data._utils import collate, worker
 
 from fastload.sampling.permutation import permutation_key
 
-__all__ = ["Generators", "install", "make_info", "show_info"]
+__all__ = ["Generators", "beneath", "install", "make_info", "show_info"]
 
 _NAME = "_thread_local_worker_info"
 _once = threading.Lock()
 _installed = False
+_wrappers: set[Any] = set()
 
 _worker_info: Any = None
 _thread_local_worker_info = threading.local()
@@ -51,6 +52,13 @@ def install() -> None:
         _installed = True
 
 
+def beneath(function: Any) -> Any:
+    """Return what :func:`install` has put ``function`` around, if it has, else ``function``."""
+    while function in _wrappers:
+        function = function.__wrapped__
+    return function
+
+
 def _unshared(stack: Any) -> Any:
     """Return torch's collating of tensors, which takes no shared memory in worker threads.
 
@@ -62,6 +70,7 @@ def _unshared(stack: Any) -> Any:
         with _no_info():
             return stack(batch, **options)
 
+    _wrappers.add(collate_tensors)
     return collate_tensors
 
 

@@ -310,8 +310,17 @@ def test_a_users_collate_fn_sees_the_worker_info() -> None:
     assert {number for _, number in make(Numbers(), 8, collate_fn=ids)} <= {0, 1}
 
 
-def test_processes_still_collate_into_shared_memory() -> None:
+def test_processes_still_collate_into_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     list(make(Numbers()))
+
+    def wide(sample: Any) -> Any:
+        return torch.zeros(9000)
+
+    loader = fastload.DataLoader(Numbers(wide), 4, num_workers=1)
+    next(iter(loader))
+    if loader.stats()["transport"] is not None:
+        assert loader.stats()["transport"]["torch_batches"] == 0
+    monkeypatch.setenv("FASTLOAD_TRANSPORT", "torch")
     batch = next(iter(fastload.DataLoader(Numbers(), 4, num_workers=1)))
     assert batch["x"].is_shared()
 
