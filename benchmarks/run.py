@@ -25,7 +25,16 @@ from benchmarks.scenarios import SCENARIOS, Scenario, Setting, is_ours
 
 HERE = Path(__file__).resolve().parent
 ORDERS = ("full", "sequential", "window", "window-large")
-WITHOUT_PEERS = ("numpy", "records", "shards", "torch", "torch-getitems", "torch-pillow", *ORDERS)
+WITHOUT_PEERS = (
+    "numpy",
+    "records",
+    "shards",
+    "torch",
+    "torch-getitems",
+    "torch-pillow",
+    "torch-unordered",
+    *ORDERS,
+)
 """Loaders that need no other packages, beside fastload's own."""
 LARGE_SCALE = 4.0
 

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.jobs.stall import LOADERS as STALL_LOADERS
+
 Result = Mapping[str, Any]
 
 
@@ -68,6 +70,11 @@ def ordering(result: Result) -> dict[str, float]:
     return {name: result[name] for name in ("start_seconds", "batch_seconds", "permute_million_seconds")}
 
 
+def stalls(result: Result) -> dict[str, float]:
+    """Return the share of time spent in next(), and its median and 99th percentile in seconds."""
+    return {name: result[name] for name in ("stall_share", "wait_p50_seconds", "wait_p99_seconds")}
+
+
 def _image(
     title: str,
     *options: str,
@@ -112,6 +119,7 @@ def is_ours(loader: str) -> bool:
 
 FASTLOAD = ("fastload", "fastload-fast")
 PEERS = ("torch-tvio", "torch-pillow", "ffcv", "dali", "turboloader")
+PYTHON_DATASET = ("torch-pillow", "fastload-processes", "fastload-threads")
 STREAMS = ("webdataset", "mds", "litdata", "grain")
 RECORD_LOADERS = ("fastload", "ffcv", "torch", "torch-getitems", "turboloader", "numpy")
 RECORD_MORE = ("torch-in-process", "webdataset", "mds", "litdata", "grain")
@@ -186,6 +194,24 @@ SCENARIOS: dict[str, Scenario] = {
     ),
     "memory-float32": _image(
         f"{_IMAGE_JOB}, float32 normalised", "--f32", loaders=("fastload", *PEERS), metrics=memory
+    ),
+    "pillow": _image(
+        f"a Python dataset that decodes with Pillow, {_IMAGE_JOB}, uint8",
+        "--epochs",
+        "2",
+        loaders=PYTHON_DATASET,
+    ),
+    "pillow-memory": _image(
+        f"a Python dataset that decodes with Pillow, {_IMAGE_JOB}, uint8",
+        loaders=PYTHON_DATASET,
+        metrics=memory,
+    ),
+    "stall": Scenario(
+        "a step of 30 ms, and samples of which one in ten takes ten times as long, batch 32",
+        "benchmarks.jobs.stall",
+        lambda setting: ["--workers", str(setting.workers)],
+        stalls,
+        STALL_LOADERS,
     ),
     "opening-records": Scenario(
         "open 1,000,000 records and read one",

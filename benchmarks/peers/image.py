@@ -11,7 +11,7 @@ import functools
 import random
 import tarfile
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, Literal
 
 from benchmarks.peers import image_streams as streams
 from benchmarks.peers.image_fastload import LOADERS as FASTLOAD
@@ -33,14 +33,24 @@ from benchmarks.peers.image_job import (
 def _torch(job: Job, decoder: str) -> Iterable[Any]:
     from torch.utils.data import DataLoader
 
-    return DataLoader(
-        Files(job, decoder),  # type: ignore[arg-type]
-        batch_size=BATCH,
-        shuffle=not job.evaluation,
-        num_workers=job.workers,
-        drop_last=not job.evaluation,
-        persistent_workers=job.workers > 0,
-    )
+    return DataLoader(Files(job, decoder), **_arguments(job))  # type: ignore[arg-type]
+
+
+def _arguments(job: Job) -> dict[str, Any]:
+    return {
+        "batch_size": BATCH,
+        "shuffle": not job.evaluation,
+        "num_workers": job.workers,
+        "drop_last": not job.evaluation,
+        "persistent_workers": job.workers > 0,
+    }
+
+
+def _fastload(job: Job, method: Literal["multiprocessing", "thread"]) -> Iterable[Any]:
+    """fastload with the dataset that torch has: Pillow decodes."""
+    import fastload
+
+    return fastload.DataLoader(Files(job, "pillow"), worker_method=method, **_arguments(job))  # type: ignore[arg-type]
 
 
 # --- FFCV -----------------------------------------------------------------------------------------------
@@ -235,6 +245,12 @@ def _spdl(job: Job) -> Iterable[Any]:
 
 LOADERS: dict[str, Loader] = {
     **FASTLOAD,
+    "fastload-processes": Loader(
+        lambda job: _fastload(job, "multiprocessing"), settings="the Python dataset of torch-pillow"
+    ),
+    "fastload-threads": Loader(
+        lambda job: _fastload(job, "thread"), settings="the Python dataset of torch-pillow"
+    ),
     "torch-pillow": Loader(lambda job: _torch(job, "pillow")),
     "torch-tvio": Loader(lambda job: _torch(job, "torchvision")),
     "ffcv": Loader(
