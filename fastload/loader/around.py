@@ -29,6 +29,7 @@ __all__ = [
     "add_note",
     "has_state",
     "kept_generators",
+    "makes_whole_batches",
     "placed",
 ]
 
@@ -130,7 +131,7 @@ class SeededDataset:
         self.dataset = dataset
         self.seed_generators = seed_generators or _seed_generators
         self._one = PlacedDataset(dataset)
-        self._whole = _makes_whole_batches(dataset)
+        self._whole = makes_whole_batches(dataset)
         self.collate_key = 0
 
     def __getitem__(self, batch: SeededBatch) -> Any:
@@ -158,10 +159,10 @@ class SeededDataset:
         self.seed_generators(permutation_key(batch.seed, batch.epoch, position))
 
 
-def _makes_whole_batches(dataset: Any) -> bool:
+def makes_whole_batches(dataset: Any) -> bool:
     """Return whether a dataset makes a batch in a way that is its own, not one sample after another."""
     if type(dataset) is data.Subset:
-        return _makes_whole_batches(dataset.dataset)
+        return makes_whole_batches(dataset.dataset)
     return bool(getattr(dataset, "__getitems__", None))
 
 

@@ -18,7 +18,8 @@ import torch
 from torch._utils import ExceptionWrapper
 
 from fastload.errors import EngineError
-from fastload.loader.around import PlacedDataset, SeededDataset, StreamDataset
+from fastload.loader.around import PlacedDataset, SeededBatch, SeededDataset, StreamDataset
+from fastload.loader.assembly import Assembly
 from fastload.loader.thread_info import Generators, in_worker_thread, show_info
 from fastload.sampling.permutation import permutation_key
 
@@ -28,6 +29,7 @@ __all__ = [
     "Answer",
     "Crew",
     "Duty",
+    "Piece",
     "SampledInThread",
     "SeededInThread",
     "StreamInThread",
@@ -57,8 +59,15 @@ class Task(NamedTuple):
     index: Any
 
 
+class Piece(NamedTuple):
+    """A part of a batch that several workers make together."""
+
+    assembly: Assembly
+    part: int
+
+
 class Answer(NamedTuple):
-    """What became of a task: a batch, an ExceptionWrapper, or ENDED."""
+    """What became of a batch: itself, an ExceptionWrapper, or ENDED."""
 
     round: int
     number: int
@@ -105,6 +114,14 @@ class SeededInThread(SeededDataset):
         super().__init__(dataset, generators.seed)
         self._one = SampledInThread(dataset, crew)
 
+    def sample_at(self, batch: SeededBatch, place: int) -> Any:
+        """Return one sample of a batch that several workers make."""
+        return self._sample(batch, batch.positions[place], batch.index[place])
+
+    def begin_collate(self, batch: SeededBatch) -> None:
+        """Be as after the batch's first sample, which seeds its collating."""
+        self.collate_key = permutation_key(batch.seed, batch.epoch, batch.positions[0], 1)
+
 
 class StreamInThread(StreamDataset):
     """A worker's copy of an iterable dataset, which it leaves between samples when it is to end."""
@@ -133,10 +150,11 @@ class _Checked(Iterator[Any]):
 class Duty:
     """What one worker is to do.
 
-    ``begin`` is called first, then ``fetcher`` for each iteration over the dataset; ``finish`` makes of a
-    batch what is delivered. ``key`` seeds the generators for each batch, so that it does not matter which
-    worker makes it; None leaves them to the dataset. A worker with ``own_tasks`` makes what it is asked for,
-    in order; others make what is oldest among the tasks of all.
+    ``begin`` is called first, then ``fetcher`` for each iteration over the dataset; ``sample`` makes one
+    sample of an assembly by its place, ``collate`` its batch, and ``finish`` of any batch what is delivered.
+    ``key`` seeds the generators for each part, so that it does not matter which worker makes it; None leaves
+    them to the dataset. A worker with ``own_tasks`` makes what it is asked for, in order; others make what is
+    oldest among the tasks of all.
     """
 
     number: int
@@ -144,6 +162,8 @@ class Duty:
     generators: Generators
     begin: Callable[[], None]
     fetcher: Callable[[], Any]
+    sample: Callable[[Any, int], Any]
+    collate: Callable[[Assembly], Any]
     finish: Callable[[Any], Any]
     key: int | None
     own_tasks: bool
@@ -189,9 +209,44 @@ class _Worker:
         if task is RENEW:
             self._renew()
             crew.answers.put(RENEW)
-        elif self._duty.own_tasks or task.round == crew.round:
-            with contextlib.suppress(_Stopped):
+            return
+        with contextlib.suppress(_Stopped):
+            if isinstance(task, Piece):
+                self._take_part(*task)
+            elif self._duty.own_tasks or task.round == crew.round:
                 crew.answers.put(Answer(task.round, task.number, self._duty.number, self._make(task)))
+
+    def _take_part(self, assembly: Assembly, part: int) -> None:
+        if assembly.round != self._crew.round:
+            return
+        if self._failure is not None:
+            assembly.fail(part, self._failure)
+        elif assembly.needs(part):
+            try:
+                self._seed(assembly, part)
+                for place in assembly.range_of(part):
+                    assembly.put(place, self._duty.sample(assembly.indices, place))
+            except _Stopped:
+                raise
+            except BaseException as error:
+                assembly.fail(part, self._wrapped(error))
+        if assembly.done():
+            made = self._completed(assembly)
+            self._crew.answers.put(Answer(assembly.round, assembly.number, self._duty.number, made))
+
+    def _completed(self, assembly: Assembly) -> Any:
+        if assembly.failure is not None:
+            return assembly.failure[1]
+        try:
+            self._seed(assembly, assembly.parts)
+            return self._duty.finish(self._duty.collate(assembly))
+        except BaseException as error:
+            return self._wrapped(error)
+
+    def _seed(self, task: Task | Assembly, part: int = 0) -> None:
+        if self._duty.key is not None:
+            key = permutation_key(self._duty.key, task.round, task.number, part)
+            self._duty.generators.seed(key)
 
     def _make(self, task: Task) -> Any:
         if self._ended:
@@ -200,8 +255,7 @@ class _Worker:
             return self._failure
         duty = self._duty
         try:
-            if duty.key is not None:
-                duty.generators.seed(permutation_key(duty.key, task.round, task.number))
+            self._seed(task)
             return duty.finish(self._fetcher.fetch(task.index))
         except _Stopped:
             raise

@@ -20,7 +20,15 @@ from torch.utils.data._utils import collate, worker
 
 from fastload.sampling.permutation import permutation_key
 
-__all__ = ["Generators", "beneath", "install", "make_info", "show_info"]
+__all__ = [
+    "Generators",
+    "beneath",
+    "in_worker_thread",
+    "install",
+    "make_info",
+    "show_info",
+    "stacks_tensors",
+]
 
 _NAME = "_thread_local_worker_info"
 _once = threading.Lock()
@@ -57,6 +65,11 @@ def beneath(function: Any) -> Any:
     while function in _wrappers:
         function = function.__wrapped__
     return function
+
+
+def stacks_tensors() -> bool:
+    """Return whether default_collate still stacks tensors in torch's way, and nobody taught it another."""
+    return collate.default_collate_fn_map.get(torch.Tensor) in _wrappers
 
 
 def _unshared(stack: Any) -> Any:

@@ -17,13 +17,16 @@ from torch.utils.data import dataloader
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from fastload.errors import EngineError, UsageError
-from fastload.loader.around import SeededCollate, StreamCollate, add_note
+from fastload.loader.around import SeededBatch, SeededCollate, StreamCollate, add_note, makes_whole_batches
+from fastload.loader.assembly import Assembly, Regions
 from fastload.loader.crew import (
     ENDED,
     RENEW,
     Answer,
     Crew,
     Duty,
+    Piece,
+    SampledInThread,
     SeededInThread,
     StreamInThread,
     Task,
@@ -31,7 +34,7 @@ from fastload.loader.crew import (
 )
 from fastload.loader.runs import IndexSource, StreamRun
 from fastload.loader.target import Target
-from fastload.loader.thread_info import Generators, install, make_info
+from fastload.loader.thread_info import Generators, install, make_info, stacks_tensors
 from fastload.loader.torch_iterator import TorchIterator, View, stopped
 
 __all__ = ["ThreadIterator", "make_thread_iterator"]
@@ -54,6 +57,10 @@ class ThreadIterator(TorchIterator, dataloader._BaseDataLoaderIter):
         self._finalizer = weakref.finalize(self, self._crew.stop)
         self._finalizer.atexit = False  # at exit all crews have one deadline
         self._greeted = 0
+        dataset: Any = loader.dataset
+        self._splits = self._auto_collation and not self._iterable and not makes_whole_batches(dataset)
+        direct = loader.collate_fn is data.default_collate and stacks_tensors()
+        self._regions = Regions(2) if self._splits and direct else None
         try:
             self._crew.start(
                 [self._duty(loader, number, seeded, states) for number in range(self._num_workers)]
@@ -81,6 +88,7 @@ class ThreadIterator(TorchIterator, dataloader._BaseDataLoaderIter):
             key = base
         seed = base + number
         generators.seed(seed)
+        one = SampledInThread(dataset, crew)
         settings = self._dataset_kind, around, self._auto_collation, collate, self._drop_last
         return Duty(
             number,
@@ -88,6 +96,8 @@ class ThreadIterator(TorchIterator, dataloader._BaseDataLoaderIter):
             generators,
             begin=_beginning(number, start, pinned=self._pin_memory),
             fetcher=functools.partial(_fetcher, *settings),
+            sample=around.sample_at if seeded else lambda indices, place: one[indices[place]],
+            collate=functools.partial(_collated, collate, around if seeded else None),
             finish=functools.partial(_pinned, self._pin_memory_device) if self._pin_memory else _as_it_is,
             key=key,
             own_tasks=self._iterable,
@@ -141,20 +151,31 @@ class ThreadIterator(TorchIterator, dataloader._BaseDataLoaderIter):
             index = next(self._sampler_iter)
         except StopIteration:
             return False
-        crew, worker = self._crew, -1
-        tasks = crew.pool
+        crew, number = self._crew, self._count
         if self._iterable:
             worker = self._choose()
             if worker < 0:
                 return False
-            tasks = crew.tasks[worker]
-        elif self._greeted < self._num_workers:
-            tasks = crew.tasks[self._greeted]
-            self._greeted += 1
-        self._sent[self._count] = worker
-        tasks.put(Task(crew.round, self._count, index))
+            crew.tasks[worker].put(Task(crew.round, number, index))
+            self._sent[number] = worker
+        else:
+            for task in self._split(number, index):
+                tasks = crew.pool
+                if self._greeted < self._num_workers:
+                    tasks = crew.tasks[self._greeted]
+                    self._greeted += 1
+                tasks.put(task)
+            self._sent[number] = -1
         self._count += 1
         return True
+
+    def _split(self, number: int, index: Any) -> list[Task] | list[Piece]:
+        """Return what workers do for a batch of a map-style dataset."""
+        listed = index.index if isinstance(index, SeededBatch) else index
+        if not self._splits or type(listed) is not list or len(listed) < 2:
+            return [Task(self._crew.round, number, index)]
+        assembly = Assembly(self._crew.round, number, index, len(listed), self._regions)
+        return [Piece(assembly, part) for part in range(assembly.parts)]
 
     def _choose(self) -> int:
         """Return the next worker in turn that has more and, out of order, room; -1 if there is none."""
@@ -241,6 +262,12 @@ class ThreadIterator(TorchIterator, dataloader._BaseDataLoaderIter):
 
 def _fetcher(*settings: Any) -> Any:
     return dataloader._DatasetKind.create_fetcher(*settings)  # type: ignore[no-untyped-call]
+
+
+def _collated(function: Callable[[Any], Any], seeded: SeededInThread | None, assembly: Assembly) -> Any:
+    if seeded is not None:
+        seeded.begin_collate(assembly.indices)
+    return assembly.collated(function)
 
 
 def _pinned(device: Any, batch: Any) -> Any:

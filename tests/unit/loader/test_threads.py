@@ -36,6 +36,12 @@ from .ways import Numbers, Plain, Stream, fail_at_20, flat, numbers
 pytestmark = pytest.mark.usefixtures("no_threads_left")
 
 
+@pytest.fixture(scope="module", autouse=True)
+def torchs_own_threads() -> None:
+    """Let those of OpenMP be there before threads are counted."""
+    list(data.DataLoader([torch.zeros(1 << 20)] * 4, 4))  # type: ignore[arg-type]
+
+
 def make(dataset: Any, batch_size: int | None = 4, **arguments: Any) -> fastload.DataLoader[Any]:
     arguments.setdefault("num_workers", 2)
     return fastload.DataLoader(dataset, batch_size, worker_method="thread", **arguments)
@@ -393,15 +399,113 @@ def test_a_sample_that_exits_does_not_end_the_program() -> None:
         next(iter(loader))
 
 
-def test_an_error_of_one_worker_is_that_of_its_batches() -> None:
+def test_an_error_in_the_start_of_one_worker_is_raised() -> None:
     def begin(number: int) -> None:
         if number == 1:
             raise ArithmeticError("no start for 1")
 
-    iterator = iter(make(Numbers(), 8, worker_init_fn=begin, prefetch_factor=1))
-    assert next(iterator)["x"].tolist() == list(range(8))
-    with pytest.raises(ArithmeticError, match="no start for 1"):
-        list(iterator)
+    with pytest.raises(ArithmeticError, match=r"worker thread 1(.|\n)*no start for 1"):
+        next(iter(make(Numbers(), 8, worker_init_fn=begin)))
+
+
+def test_the_first_error_of_a_batch_is_raised_whichever_came_first() -> None:
+    def late(index: int) -> int:
+        if index in (3, 12):
+            time.sleep(0.2 if index == 3 else 0)
+            raise ValueError(f"sample {index}")
+        return index
+
+    iterator = iter(make(Calling(late), 16))
+    with pytest.raises(ValueError, match="sample 3"):
+        next(iterator)
+    assert len(next(iterator)) == 8
+
+
+# --- batches made together -----------------------------------------------------------------------------
+
+
+def _alike(index: int) -> Any:
+    big = torch.full((3, 40, 40), float(index))
+    array = np.full((2000,), index, np.int16)
+    return {
+        "a": big,
+        "b": [array, (index, big.permute(2, 1, 0))],
+        "c": str(index),
+        "d": big.to(torch.bfloat16),
+    }
+
+
+def _shared(index: int) -> Any:
+    time.sleep(0.002)
+    return torch.full((2000,), index), get_worker_info().id  # type: ignore[union-attr]
+
+
+def test_threads_share_a_batch() -> None:
+    batch, workers = next(iter(make(Calling(_shared, 64), 64)))
+    assert batch[:, 0].tolist() == list(range(64))
+    assert set(workers.tolist()) == {0, 1}
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, torch.Tensor):
+        return torch.equal(one, other) and one.dtype == other.dtype
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
+    if isinstance(one, (list, tuple)):
+        return type(one) is type(other) and all(map(_same, one, other))
+    return bool(one == other)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda sample, index: sample,
+        lambda sample, index: (sample["a"].double() if index == 5 else sample["a"], index),  # promoted
+        lambda sample, index: torch.nn.Parameter(sample["a"]),
+        lambda sample, index: [sample["a"].conj(), sample["b"][0].astype(np.uint16)],
+        lambda sample, index: torch.zeros(3, 1 << 18),  # memory of its own
+    ],
+)
+def test_large_tensors_are_collated_as_by_torch(change: Any) -> None:
+    dataset = Calling(lambda index: change(_alike(index), index), 16)
+    got, expected = list(make(dataset, 7)), list(data.DataLoader(dataset, 7))
+    assert all(map(_same, got, expected))
+    assert len(got) == len(expected) == 3
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda sample, index: sample["a"][:, : 30 if index == 5 else 40],
+        lambda sample, index: sample if index != 5 else {"a": 5},
+        lambda sample, index: [sample["a"]] * (1 + (index == 5)),
+        lambda sample, index: None if index == 5 else sample["a"],
+    ],
+)
+def test_samples_that_are_not_alike_fail_as_in_torch(change: Any) -> None:
+    dataset = Calling(lambda index: change(_alike(index), index), 16)
+    with pytest.raises(Exception) as theirs:
+        list(data.DataLoader(dataset, 8))
+    with pytest.raises(type(theirs.value)) as ours:
+        list(make(dataset, 8))
+    assert str(theirs.value).strip("'") in str(ours.value)
+
+
+def test_batches_are_valid_as_long_as_they_are_held() -> None:
+    dataset = Calling(lambda index: torch.full((1 << 15,), index, dtype=torch.int64), 96)
+    for held in (list(make(dataset, 8)), [batch[3] for batch in make(dataset, 8)]):
+        for number, batch in enumerate(held):
+            expected = (
+                8 * number + 3 if batch.dim() == 1 else torch.arange(8 * number, 8 * number + 8)[:, None]
+            )
+            assert (batch == expected).all()
+
+
+def test_samples_of_the_dataset_are_not_changed() -> None:
+    kept = [{"x": torch.full((2000,), index), "n": index} for index in range(8)]
+    (batch,) = make(kept, 8)
+    batch["x"].zero_()
+    assert all(int(sample["x"][0]) == index for index, sample in enumerate(kept))
 
 
 # --- lifetime ------------------------------------------------------------------------------------------
