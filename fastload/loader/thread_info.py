@@ -55,7 +55,7 @@ def install() -> None:
             setattr(worker, _NAME, threading.local())
             worker.get_worker_info.__code__ = _get_worker_info.__code__
         stack = collate.default_collate_fn_map.get(torch.Tensor)
-        if stack is not None:
+        if stack is collate.collate_tensor_fn:  # and no other that somebody put there
             collate.default_collate_fn_map[torch.Tensor] = _unshared(stack)
         _installed = True
 

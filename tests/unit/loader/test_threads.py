@@ -501,6 +501,14 @@ def test_batches_are_valid_as_long_as_they_are_held() -> None:
             assert (batch == expected).all()
 
 
+def test_a_collating_of_tensors_that_somebody_taught_torch_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    def count(batch: Any, *, collate_fn_map: Any = None) -> int:
+        return len(batch)
+
+    monkeypatch.setitem(collate.default_collate_fn_map, torch.Tensor, count)
+    assert list(make(Calling(lambda index: torch.zeros(2000)), 8)) == [8, 8, 8]
+
+
 def test_samples_of_the_dataset_are_not_changed() -> None:
     kept = [{"x": torch.full((2000,), index), "n": index} for index in range(8)]
     (batch,) = make(kept, 8)
