@@ -55,6 +55,12 @@ def throughput(result: Result) -> dict[str, float]:
     }
 
 
+def workers(result: Result) -> dict[str, float]:
+    """Return what :func:`throughput` does, and the seconds that worker processes start and end in."""
+    names = ("start_seconds", "next_epoch_seconds", "idle_shutdown_seconds", "busy_shutdown_seconds")
+    return {**throughput(result), **{name: result[name] for name in names}}
+
+
 def memory(result: Result) -> dict[str, float]:
     """Return peak anonymous and shared memory above the import of torch, in bytes."""
     return {"peak_bytes": result["memory"]["peak_bytes"]}
@@ -185,6 +191,20 @@ SCENARIOS: dict[str, Scenario] = {
         throughput,
         RECORD_LOADERS,
         RECORD_MORE,
+    ),
+    "python-records-3072": Scenario(
+        "3,072 B records of a Python dataset, batch 512",
+        "benchmarks.jobs.python_records",
+        _records(3072, 50_000, 512),
+        workers,
+        ("fastload", "torch"),
+    ),
+    "python-records-114660": Scenario(
+        "114,660 B records of a Python dataset, batch 400",
+        "benchmarks.jobs.python_records",
+        _records(114_660, 10_000, 400),
+        workers,
+        ("fastload", "torch"),
     ),
     "memory-uint8": _image(
         f"{_IMAGE_JOB}, uint8",

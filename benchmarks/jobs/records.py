@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 from benchmarks import host, worker
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def parse(about: str) -> argparse.Namespace:
+    """Return the command line of a record job, whose first line of help is that of ``about``."""
+    parser = argparse.ArgumentParser(description=about.splitlines()[0])
     parser.add_argument("loader")
     parser.add_argument("scratch", type=Path, help="where loaders keep their own form of the records")
     parser.add_argument("--bytes", type=int, default=3072)
@@ -22,13 +24,24 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=0.0)
     parser.add_argument("--prepare", action="store_true", help="only make the loader's form of the records")
-    arguments = parser.parse_args()
-    worker.announce_baseline()
+    return parser.parse_args()
+
+
+def job_of(arguments: argparse.Namespace) -> Any:
+    """Return the job that a command line describes. Imports torch."""
     from benchmarks.peers import records as peers
 
     folder = arguments.scratch / f"records-{arguments.bytes}-{arguments.count}"
     folder.mkdir(parents=True, exist_ok=True)
-    job = peers.Job(folder, arguments.bytes, arguments.count, arguments.batch, arguments.workers)
+    return peers.Job(folder, arguments.bytes, arguments.count, arguments.batch, arguments.workers)
+
+
+def main() -> None:
+    arguments = parse(__doc__)
+    worker.announce_baseline()
+    from benchmarks.peers import records as peers
+
+    job = job_of(arguments)
     loader = peers.LOADERS[arguments.loader]
     if arguments.prepare:
         loader.prepare(job)

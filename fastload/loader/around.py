@@ -14,6 +14,7 @@ from torch.utils import data
 from torch.utils.data._utils import pin_memory
 
 from fastload.errors import EngineError
+from fastload.loader.heap import keep_freed_memory
 from fastload.loader.slabs import Channel
 from fastload.sampling.permutation import permutation_key
 
@@ -277,6 +278,7 @@ class WorkerStart:
         self._dataset, self._function = dataset, function
 
     def __call__(self, worker: int) -> None:
+        keep_freed_memory()
         object.__setattr__(data.get_worker_info(), "dataset", self._dataset)
         if self._function is not None:
             self._function(worker)

@@ -6,6 +6,7 @@ import collections
 import dataclasses
 import gc
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -406,6 +407,33 @@ def test_busy_workers_end_after_the_sample_they_are_at() -> None:
     loader.close()
     assert time.monotonic() - started < 1.0  # of 1.5 seconds that each batch takes
     assert [worker.exitcode for worker in workers] == [0, 0]
+
+
+_FAULTS = """
+    import resource, sys, torch
+    from fastload.loader.heap import keep_freed_memory
+    print(keep_freed_memory())
+    def batch():
+        samples = [torch.zeros(100_000, dtype=torch.uint8) for _ in range(300)]
+        samples.clear()
+    batch()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(10):
+        batch()
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+def test_freed_memory_is_kept_unless_the_environment_says_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if platform.libc_ver()[0] != "glibc":
+        pytest.skip("needs glibc")
+    kept, faults = _program(_FAULTS).stdout.split()
+    assert kept == "True"
+    assert int(faults) < 10 * 300 * 25 / 2  # pages of ten batches
+    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "131072")
+    assert _program(_FAULTS).stdout.split()[0] == "False"
 
 
 def test_the_transport_can_be_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
