@@ -30,10 +30,11 @@ from benchmarks.peers.image_job import (
 )
 
 
-def _torch(job: Job, decoder: str) -> Iterable[Any]:
+def _torch(job: Job, decoder: str, context: str | None = None) -> Iterable[Any]:
     from torch.utils.data import DataLoader
 
-    return DataLoader(Files(job, decoder), **_arguments(job))  # type: ignore[arg-type]
+    dataset: Any = Files(job, decoder)
+    return DataLoader(dataset, multiprocessing_context=context, **_arguments(job))
 
 
 def _arguments(job: Job) -> dict[str, Any]:
@@ -252,6 +253,9 @@ LOADERS: dict[str, Loader] = {
         lambda job: _fastload(job, "thread"), settings="the Python dataset of torch-pillow"
     ),
     "torch-pillow": Loader(lambda job: _torch(job, "pillow")),
+    "torch-pillow-forkserver": Loader(
+        lambda job: _torch(job, "pillow", "forkserver"), settings="how Python 3.14 starts processes"
+    ),
     "torch-tvio": Loader(lambda job: _torch(job, "torchvision")),
     "ffcv": Loader(
         functools.partial(_ffcv, raw=False),

@@ -14,14 +14,12 @@ import textwrap
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch.utils import data
 from torch.utils.data import get_worker_info  # bound before worker threads are used
 from torch.utils.data._utils import collate, worker
@@ -29,43 +27,17 @@ from torch.utils.data._utils import collate, worker
 import fastload
 from fastload.errors import EngineError, UsageError
 from fastload.loader import thread_info
-from fastload.loader.prefetch import AutoWorkers
 
-from .ways import Numbers, Plain, Stream, fail_at_20, flat, numbers
+from .ways import Calling, Numbers, Plain, Stream, fail_at_20, flat, numbers, threaded
 
 pytestmark = pytest.mark.usefixtures("no_threads_left")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def torchs_own_threads() -> None:
-    """Let those of OpenMP be there before threads are counted."""
-    list(data.DataLoader([torch.zeros(1 << 20)] * 4, 4))  # type: ignore[arg-type]
-
-
-def make(dataset: Any, batch_size: int | None = 4, **arguments: Any) -> fastload.DataLoader[Any]:
-    arguments.setdefault("num_workers", 2)
-    return fastload.DataLoader(dataset, batch_size, worker_method="thread", **arguments)
-
-
-class Calling(data.Dataset[Any]):
-    """Samples are what a function returns."""
-
-    def __init__(self, function: Callable[[int], Any], count: int = 24) -> None:
-        self.function, self.count = function, count
-
-    def __len__(self) -> int:
-        return self.count
-
-    def __getitem__(self, index: int) -> Any:
-        return self.function(index)
-
 
 # --- worker info ---------------------------------------------------------------------------------------
 
 
 def test_worker_info_is_the_threads_own() -> None:
     dataset = Calling(lambda index: get_worker_info())
-    loader = make(dataset, None)
+    loader = threaded(dataset, None)
     infos = []
     for info in loader:
         infos.append(info)
@@ -91,7 +63,7 @@ def _id_of_worker(index: int) -> tuple[int, str]:
 
 def test_processes_beside_threads_keep_theirs() -> None:
     processes: Any = fastload.DataLoader(Calling(_id_of_worker), None, num_workers=2)
-    for ours, theirs in zip(make(Calling(_id_of_worker), None), processes, strict=True):
+    for ours, theirs in zip(threaded(Calling(_id_of_worker), None), processes, strict=True):
         assert ours[1] == "thread"
         assert theirs[1] == "multiprocessing"
 
@@ -102,9 +74,9 @@ def test_worker_init_fn_runs_in_the_thread() -> None:
     def begin(number: int) -> None:
         seen[number] = threading.current_thread(), get_worker_info()
 
-    threads = {id(thread) for thread in make(Calling(lambda _: threading.current_thread()), None)}
+    threads = {id(thread) for thread in threaded(Calling(lambda _: threading.current_thread()), None)}
     assert len(threads) <= 2
-    list(make(Numbers(), worker_init_fn=begin))
+    list(threaded(Numbers(), worker_init_fn=begin))
     assert sorted(seen) == [0, 1]
     assert seen[0][0] is not seen[1][0]
     assert [seen[number][1].id for number in (0, 1)] == [0, 1]
@@ -153,7 +125,10 @@ def test_generators_do_not_depend_on_which_thread_works() -> None:
     for count in (1, 2, 3):
         torch.manual_seed(7)
         runs.append(
-            [batch.tolist() for batch in make(Calling(_draws), num_workers=count, collate_fn=torch.tensor)]
+            [
+                batch.tolist()
+                for batch in threaded(Calling(_draws), num_workers=count, collate_fn=torch.tensor)
+            ]
         )
     assert runs[0] == runs[1] == runs[2]
     every = torch.tensor(runs[0]).reshape(-1, 3)
@@ -196,7 +171,7 @@ def test_global_generators_are_left_alone() -> None:
     ends = []
     for loader in (
         fastload.DataLoader(Calling(float), 4, num_workers=0),
-        make(Calling(_global_or_own), seed_by="sample"),
+        threaded(Calling(_global_or_own), seed_by="sample"),
     ):
         random.seed(1)
         np.random.seed(1)
@@ -217,7 +192,7 @@ def test_each_thread_has_its_own_copy_of_an_iterable_dataset() -> None:
         copies.append(get_worker_info().dataset)  # type: ignore[union-attr]
         return samples
 
-    assert flat(list(make(stream, 3, collate_fn=note))) == [
+    assert flat(list(threaded(stream, 3, collate_fn=note))) == [
         0,
         1,
         2,
@@ -248,14 +223,14 @@ def test_a_bound_collate_fn_is_that_of_the_copy() -> None:
             return self is get_worker_info().dataset  # type: ignore[union-attr]
 
     dataset = Collating()
-    assert all(make(dataset, collate_fn=dataset.collate))
+    assert all(threaded(dataset, collate_fn=dataset.collate))
 
 
 def test_a_dataset_that_cannot_be_copied_is_refused() -> None:
     dataset = Plain()
     dataset.lock = threading.Lock()  # type: ignore[attr-defined]
     with pytest.raises(UsageError, match="a copy of the Plain, which cannot be made"):
-        iter(make(dataset))
+        iter(threaded(dataset))
     with pytest.raises(TypeError):
         copy.deepcopy(dataset)
 
@@ -270,20 +245,20 @@ class _Uneven(data.IterableDataset[Any]):
 def test_uneven_workers_come_in_the_order_of_processes(drop_last: bool) -> None:
     arguments: dict[str, Any] = {"num_workers": 3, "collate_fn": list, "drop_last": drop_last}
     expected = list(data.DataLoader(_Uneven(), 2, **arguments))
-    assert list(make(_Uneven(), 2, **arguments)) == expected
-    out_of_order = list(make(_Uneven(), 2, in_order=False, **arguments))
+    assert list(threaded(_Uneven(), 2, **arguments)) == expected
+    out_of_order = list(threaded(_Uneven(), 2, in_order=False, **arguments))
     assert sorted(out_of_order) == sorted(expected)
 
 
 @pytest.mark.parametrize("taken", [0, 1, 5, 6])
 @pytest.mark.parametrize("dataset", [Stream, Plain])
 def test_iterable_datasets_go_on_in_threads_and_processes(dataset: Any, taken: int) -> None:
-    whole = list(make(dataset(), 3, collate_fn=list))
-    before = make(dataset(), 3, collate_fn=list)
+    whole = list(threaded(dataset(), 3, collate_fn=list))
+    before = threaded(dataset(), 3, collate_fn=list)
     iterator = iter(before)
     got = [next(iterator) for _ in range(taken)]
     state = json.loads(json.dumps(before.state_dict()))
-    after = make(dataset(), 3, collate_fn=list)
+    after = threaded(dataset(), 3, collate_fn=list)
     after.load_state_dict(state)
     assert got + list(after) == whole
     if taken == 5:
@@ -292,94 +267,11 @@ def test_iterable_datasets_go_on_in_threads_and_processes(dataset: Any, taken: i
         assert got + list(there) == whole
 
 
-# --- collate -------------------------------------------------------------------------------------------
-
-
-def _collate(samples: Any) -> Any:
-    return data.default_collate(samples)
-
-
-def test_no_shared_memory_is_taken() -> None:
-    dataset = Calling(lambda index: {"a": torch.full((3,), index), "b": (np.zeros(2), 1.5)})
-    for collate_fn in (None, _collate):
-        batch = next(iter(make(dataset, collate_fn=collate_fn)))
-        expected = next(iter(data.DataLoader(dataset, 4)))
-        assert str(batch) == str(expected)
-        assert not any(tensor.is_shared() for tensor in (batch["a"], *batch["b"]))
-
-
-def test_a_users_collate_fn_sees_the_worker_info() -> None:
-    def ids(samples: Any) -> Any:
-        stacked = data.default_collate(samples)
-        return stacked, get_worker_info().id  # type: ignore[union-attr]
-
-    assert {number for _, number in make(Numbers(), 8, collate_fn=ids)} <= {0, 1}
-
-
-def test_processes_still_collate_into_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    list(make(Numbers()))
-
-    def wide(sample: Any) -> Any:
-        return torch.zeros(9000)
-
-    loader = fastload.DataLoader(Numbers(wide), 4, num_workers=1)
-    next(iter(loader))
-    if loader.stats()["transport"] is not None:
-        assert loader.stats()["transport"]["torch_batches"] == 0
-    monkeypatch.setenv("FASTLOAD_TRANSPORT", "torch")
-    batch = next(iter(fastload.DataLoader(Numbers(), 4, num_workers=1)))
-    assert batch["x"].is_shared()
-
-
-@settings(max_examples=40, deadline=None)
-@given(
-    count=st.integers(0, 30),
-    batch_size=st.integers(1, 7),
-    workers=st.integers(1, 3),
-    prefetch=st.integers(1, 3),
-    in_order=st.booleans(),
-    drop_last=st.booleans(),
-)
-def test_batches_are_torchs(
-    count: int, batch_size: int, workers: int, prefetch: int, in_order: bool, drop_last: bool
-) -> None:
-    dataset = Calling(lambda index: {"x": index, "y": [np.float32(index)]}, count)
-    expected: list[Any] = list(data.DataLoader(dataset, batch_size, drop_last=drop_last))
-    loader = make(
-        dataset,
-        batch_size,
-        num_workers=workers,
-        prefetch_factor=prefetch,
-        in_order=in_order,
-        drop_last=drop_last,
-    )
-    got = list(loader)
-    if not in_order:
-        got.sort(key=lambda batch: int(batch["x"][0]))
-    assert str(got) == str(expected)
-    assert loader.stats()["samples"] == sum(len(batch["x"]) for batch in expected)
-
-
-def test_batches_ahead_grow_after_a_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(AutoWorkers, "choose", lambda: AutoWorkers(1))
-    loader = make(
-        Calling(lambda index: time.sleep(0.15 * (index % 30 == 29)), 90),
-        1,
-        num_workers="auto",
-        collate_fn=len,
-    )
-    for _ in loader:
-        time.sleep(0.004)
-    stats = loader.stats()
-    assert stats["waits"] >= 2
-    assert 2 < stats["prefetch_batches"] <= 2 + stats["waits"]
-
-
 # --- failures ------------------------------------------------------------------------------------------
 
 
 def test_errors_say_which_thread_and_sample() -> None:
-    loader = make(Numbers(fail_at_20), 8, num_workers=1)
+    loader = threaded(Numbers(fail_at_20), 8, num_workers=1)
     with pytest.raises(KeyError, match="Caught KeyError in DataLoader worker thread 0") as caught:
         list(loader)
     text = f"{caught.value} {caught.value.__notes__}"
@@ -394,7 +286,7 @@ def _leave(index: int) -> Any:
 
 
 def test_a_sample_that_exits_does_not_end_the_program() -> None:
-    loader = make(Calling(_leave))
+    loader = threaded(Calling(_leave))
     with pytest.raises(EngineError, match="SystemExit was raised in a worker thread: sample 0"):
         next(iter(loader))
 
@@ -405,7 +297,7 @@ def test_an_error_in_the_start_of_one_worker_is_raised() -> None:
             raise ArithmeticError("no start for 1")
 
     with pytest.raises(ArithmeticError, match=r"worker thread 1(.|\n)*no start for 1"):
-        next(iter(make(Numbers(), 8, worker_init_fn=begin)))
+        next(iter(threaded(Numbers(), 8, worker_init_fn=begin)))
 
 
 def test_the_first_error_of_a_batch_is_raised_whichever_came_first() -> None:
@@ -415,105 +307,10 @@ def test_the_first_error_of_a_batch_is_raised_whichever_came_first() -> None:
             raise ValueError(f"sample {index}")
         return index
 
-    iterator = iter(make(Calling(late), 16))
+    iterator = iter(threaded(Calling(late), 16))
     with pytest.raises(ValueError, match="sample 3"):
         next(iterator)
     assert len(next(iterator)) == 8
-
-
-# --- batches made together -----------------------------------------------------------------------------
-
-
-def _alike(index: int) -> Any:
-    big = torch.full((3, 40, 40), float(index))
-    array = np.full((2000,), index, np.int16)
-    return {
-        "a": big,
-        "b": [array, (index, big.permute(2, 1, 0))],
-        "c": str(index),
-        "d": big.to(torch.bfloat16),
-    }
-
-
-def _shared(index: int) -> Any:
-    time.sleep(0.002)
-    return torch.full((2000,), index), get_worker_info().id  # type: ignore[union-attr]
-
-
-def test_threads_share_a_batch() -> None:
-    batch, workers = next(iter(make(Calling(_shared, 64), 64)))
-    assert batch[:, 0].tolist() == list(range(64))
-    assert set(workers.tolist()) == {0, 1}
-
-
-def _same(one: Any, other: Any) -> bool:
-    if isinstance(one, torch.Tensor):
-        return torch.equal(one, other) and one.dtype == other.dtype
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
-    if isinstance(one, (list, tuple)):
-        return type(one) is type(other) and all(map(_same, one, other))
-    return bool(one == other)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda sample, index: sample,
-        lambda sample, index: (sample["a"].double() if index == 5 else sample["a"], index),  # promoted
-        lambda sample, index: torch.nn.Parameter(sample["a"]),
-        lambda sample, index: [sample["a"].conj(), sample["b"][0].astype(np.uint16)],
-        lambda sample, index: torch.zeros(3, 1 << 18),  # memory of its own
-    ],
-)
-def test_large_tensors_are_collated_as_by_torch(change: Any) -> None:
-    dataset = Calling(lambda index: change(_alike(index), index), 16)
-    got, expected = list(make(dataset, 7)), list(data.DataLoader(dataset, 7))
-    assert all(map(_same, got, expected))
-    assert len(got) == len(expected) == 3
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda sample, index: sample["a"][:, : 30 if index == 5 else 40],
-        lambda sample, index: sample if index != 5 else {"a": 5},
-        lambda sample, index: [sample["a"]] * (1 + (index == 5)),
-        lambda sample, index: None if index == 5 else sample["a"],
-    ],
-)
-def test_samples_that_are_not_alike_fail_as_in_torch(change: Any) -> None:
-    dataset = Calling(lambda index: change(_alike(index), index), 16)
-    with pytest.raises(Exception) as theirs:
-        list(data.DataLoader(dataset, 8))
-    with pytest.raises(type(theirs.value)) as ours:
-        list(make(dataset, 8))
-    assert str(theirs.value).strip("'") in str(ours.value)
-
-
-def test_batches_are_valid_as_long_as_they_are_held() -> None:
-    dataset = Calling(lambda index: torch.full((1 << 15,), index, dtype=torch.int64), 96)
-    for held in (list(make(dataset, 8)), [batch[3] for batch in make(dataset, 8)]):
-        for number, batch in enumerate(held):
-            expected = (
-                8 * number + 3 if batch.dim() == 1 else torch.arange(8 * number, 8 * number + 8)[:, None]
-            )
-            assert (batch == expected).all()
-
-
-def test_a_collating_of_tensors_that_somebody_taught_torch_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    def count(batch: Any, *, collate_fn_map: Any = None) -> int:
-        return len(batch)
-
-    monkeypatch.setitem(collate.default_collate_fn_map, torch.Tensor, count)
-    assert list(make(Calling(lambda index: torch.zeros(2000)), 8)) == [8, 8, 8]
-
-
-def test_samples_of_the_dataset_are_not_changed() -> None:
-    kept = [{"x": torch.full((2000,), index), "n": index} for index in range(8)]
-    (batch,) = make(kept, 8)
-    batch["x"].zero_()
-    assert all(int(sample["x"][0]) == index for index, sample in enumerate(kept))
 
 
 # --- lifetime ------------------------------------------------------------------------------------------
@@ -524,7 +321,7 @@ def _thread_name(index: int) -> tuple[int, int]:
 
 
 def test_persistent_workers_are_the_same_threads() -> None:
-    with make(Calling(_thread_name), persistent_workers=True, collate_fn=list) as loader:
+    with threaded(Calling(_thread_name), persistent_workers=True, collate_fn=list) as loader:
         epochs: list[Any] = [list(loader)]
         for _ in loader:
             break
@@ -557,7 +354,7 @@ def test_persistent_copies_of_an_iterable_dataset_go_on_as_in_processes() -> Non
 
 
 def test_two_hundred_early_breaks_leave_no_thread() -> None:
-    loader = make(Numbers(), 8, shuffle=True)
+    loader = threaded(Numbers(), 8, shuffle=True)
     before = threading.active_count()
     for _ in range(200):
         for batch in loader:
@@ -567,12 +364,12 @@ def test_two_hundred_early_breaks_leave_no_thread() -> None:
 
 
 def test_closing_idle_threads_is_quick_and_busy_ones_end_after_their_sample() -> None:
-    loader = make(Numbers(), 4, persistent_workers=True)
+    loader = threaded(Numbers(), 4, persistent_workers=True)
     list(loader)
     started = time.monotonic()
     loader.close()
     assert time.monotonic() - started < 0.2
-    slow = make(Calling(lambda index: time.sleep(0.05) or index, 10_000), 5000)
+    slow = threaded(Calling(lambda index: time.sleep(0.05) or index, 10_000), 5000)
     iterator = iter(slow)
     time.sleep(0.1)
     started = time.monotonic()
@@ -583,7 +380,7 @@ def test_closing_idle_threads_is_quick_and_busy_ones_end_after_their_sample() ->
 
 
 def test_a_dropped_iterator_ends_its_threads() -> None:
-    endless = make(Calling(lambda index: time.sleep(0.01) or index, 10_000), 5000)
+    endless = threaded(Calling(lambda index: time.sleep(0.01) or index, 10_000), 5000)
     iterator = iter(endless)
     gone = weakref.ref(iterator)
     del iterator
@@ -601,7 +398,7 @@ def test_closing_from_a_worker_does_not_wait_for_itself() -> None:
             closed.set()
         return index
 
-    loader = make(Calling(close), 4)
+    loader = threaded(Calling(close), 4)
     iterator = iter(loader)
     assert closed.wait(5)
     assert list(iterator) == []
@@ -611,7 +408,7 @@ def test_torchs_operations_are_not_parallel_in_threads() -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        assert set(make(Calling(lambda _: torch.get_num_threads()), None)) == {1}
+        assert set(threaded(Calling(lambda _: torch.get_num_threads()), None)) == {1}
         assert torch.get_num_threads() == 2
         seen: list[int] = []
         thread = threading.Thread(target=lambda: seen.append(torch.get_num_threads()))
@@ -624,7 +421,7 @@ def test_torchs_operations_are_not_parallel_in_threads() -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_fork_with_a_live_iterator() -> None:
-    loader = make(Numbers(), 4, persistent_workers=True)
+    loader = threaded(Numbers(), 4, persistent_workers=True)
     iterator = iter(loader)
     next(iterator)
     child = os.fork()
@@ -688,14 +485,14 @@ def test_the_argument_is_checked() -> None:
     with pytest.raises(UsageError, match=r"unknown worker_method 'fiber'.*'multiprocessing' or 'thread'"):
         fastload.DataLoader(Numbers(), 4, worker_method="fiber")  # type: ignore[arg-type]
     with pytest.warns(UserWarning, match="multiprocessing_context does nothing for worker threads"):
-        make(Numbers(), multiprocessing_context="fork")
+        threaded(Numbers(), multiprocessing_context="fork")
 
 
 def test_without_workers_and_for_fastloads_datasets_it_changes_nothing(numbers_path: str) -> None:
-    loader = make(Numbers(), num_workers=0)
+    loader = threaded(Numbers(), num_workers=0)
     assert len(numbers(loader)) == 14
     assert loader.stats()["worker_method"] is None
-    native = make(fastload.open(numbers_path))
+    native = threaded(fastload.open(numbers_path))
     assert numbers(native) == numbers(loader)
     assert native.stats()["engine"] != "torch"
     assert native.stats()["worker_method"] == "thread"

@@ -124,3 +124,22 @@ def stop_at_20(sample: dict[str, Any]) -> dict[str, Any]:
 def sleep_a_while(sample: dict[str, Any]) -> dict[str, Any]:
     time.sleep(1.5)  # a thread cannot be stopped in it
     return sample
+
+
+class Calling(data.Dataset[Any]):
+    """Samples are what a function returns."""
+
+    def __init__(self, function: Callable[[int], Any], count: int = 24) -> None:
+        self.function, self.count = function, count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> Any:
+        return self.function(index)
+
+
+def threaded(dataset: Any, batch_size: int | None = 4, **arguments: Any) -> fastload.DataLoader[Any]:
+    """Return a loader with two worker threads."""
+    arguments.setdefault("num_workers", 2)
+    return fastload.DataLoader(dataset, batch_size, worker_method="thread", **arguments)
