@@ -233,7 +233,7 @@ void bind_engine(nb::module_& module) {
       .def(nb::new_(&make_engine), nb::arg("sources"), nb::arg("fields"), nb::arg("seed"), nb::arg("threads"),
            nb::arg("byte_budget"), nb::arg("tolerant") = false)
       .def("submit", &PyEngine::submit, nb::arg("positions"), nb::arg("sources"), nb::arg("records"),
-           nb::arg("epoch"), nb::arg("addresses"), "Queue a batch.")
+           nb::arg("epoch"), nb::arg("addresses"), nb::lock_self(), "Queue a batch.")
       .def("next", &PyEngine::next, nb::arg("timeout"),
            "Wait for the oldest batch. Return, a field: data, offsets, lengths, validity, height, width; and "
            "the samples that were left unmade, each with its error.")

@@ -90,11 +90,13 @@ void bind_writer(nb::module_& module) {
       .def("__init__", &construct, nb::arg("fields"), nb::arg("schema_json"), nb::arg("write"),
            nb::arg("identity"), nb::arg("level") = 3, nb::arg("dictionaries") = std::vector<nb::bytes>(),
            nb::arg("spill_bytes") = std::uint64_t{64} << 20, nb::arg("spill_folder") = nb::none())
-      .def_prop_ro("records", &ShardWriter::records, "Number of records so far.")
-      .def_prop_ro("bytes_written", &ShardWriter::bytes_written,
+      // Without a GIL, lock_self() keeps threads apart where it would.
+      .def_prop_ro("records", &ShardWriter::records, nb::lock_self(), "Number of records so far.")
+      .def_prop_ro("bytes_written", &ShardWriter::bytes_written, nb::lock_self(),
                    "About how large the file would be if it ended now.")
-      .def("append", &append, nb::arg("payloads"), "Add a record: a payload for each field, None for a null.")
-      .def("finish", &finish, nb::sig("def finish(self) -> tuple[int, int, int, bytes]"),
+      .def("append", &append, nb::arg("payloads"), nb::lock_self(),
+           "Add a record: a payload for each field, None for a null.")
+      .def("finish", &finish, nb::lock_self(), nb::sig("def finish(self) -> tuple[int, int, int, bytes]"),
            "Write the rest; return (records, file bytes, index bytes, content checksum).");
 }
 
