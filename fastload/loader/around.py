@@ -96,7 +96,7 @@ class _ListedDataset(PlacedDataset):
         try:
             for index in indices:
                 if ended[0]:
-                    raise EngineError("the iterator has ended")  # nobody reads it
+                    raise EngineError(_ENDED)
                 samples.append(dataset[index])
         except Exception as error:
             _name(error, index)
@@ -105,6 +105,8 @@ class _ListedDataset(PlacedDataset):
 
 
 _NEVER = b"\0"
+_ENDED = "the iterator has ended"
+"""An error that nobody reads."""
 
 
 def placed(dataset: Any, channel: Channel | None) -> PlacedDataset:
@@ -128,8 +130,14 @@ class SeededBatch(NamedTuple):
 class SeededDataset:
     """A map-style dataset before each sample of which generators are seeded by its position."""
 
-    def __init__(self, dataset: Any, seed_generators: Callable[[int], None] | None = None) -> None:
+    def __init__(
+        self,
+        dataset: Any,
+        seed_generators: Callable[[int], None] | None = None,
+        channel: Channel | None = None,
+    ) -> None:
         self.dataset = dataset
+        self._channel = channel
         self.seed_generators = seed_generators or _seed_generators
         self._one = PlacedDataset(dataset)
         self._whole = makes_whole_batches(dataset)
@@ -151,6 +159,8 @@ class SeededDataset:
         return samples
 
     def _sample(self, batch: SeededBatch, position: int, index: Any) -> Any:
+        if self._channel is not None and self._channel.flags[0]:
+            raise EngineError(_ENDED)
         self._seed(batch, position)
         sample = self._one[index]
         self.collate_key = permutation_key(batch.seed, batch.epoch, position, 1)

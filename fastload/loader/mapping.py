@@ -75,7 +75,8 @@ def reserve(file: int, begin: int, size: int) -> None:
     try:
         os.posix_fallocate(file, begin, size)
     except OSError as error:
-        raise _short(size, error) from error
+        if error.errno not in (errno.EOPNOTSUPP, errno.ENOSYS):
+            raise _short(size, error) from error
 
 
 def _short(size: int, error: OSError) -> EngineError:

@@ -14,7 +14,7 @@ import itertools
 import os
 import weakref
 from multiprocessing import reduction
-from typing import Any
+from typing import Any, TypeVar
 
 from torch.utils import data
 
@@ -41,6 +41,8 @@ _LEAST = 1 << 16
 
 _FREE, _TAKEN, _HELD = 0, 1, 2
 """What a slab's byte says. Held are those whose batch was given to the user."""
+
+T = TypeVar("T")
 
 _tokens = itertools.count()
 _receivers: weakref.WeakValueDictionary[int, Receiver] = weakref.WeakValueDictionary()
@@ -172,7 +174,8 @@ class Pen:
     def _enlarge(self, end: int) -> None:
         old = self._mappings.get(self.slab)
         had = 0 if old is None else old.size
-        size = min(_WINDOW, _rounded(max(end, self._largest)))
+        # By half at least, since the first batch comes tensor by tensor.
+        size = min(_WINDOW, _rounded(max(end, self._largest, had + had // 2)))
         begin = begin_of(self.slab)
         reserve(self._file, begin + had, size - had)
         self._mappings[self.slab] = Mapping(self._file, begin, size)
@@ -291,6 +294,9 @@ class Receiver:
         if file >= 0 and os.getpid() == self._process:
             os.close(file)
 
+    def __del__(self) -> None:
+        self.close()  # its workers could not be started
+
     def leave_child(self) -> None:
         """Close the file in a forked child that has nothing to do with it."""
         if not self.starting:
@@ -305,14 +311,19 @@ def receiver_of(token: int) -> Receiver:
 
 
 def _before_fork() -> None:
-    for receiver in list(_receivers.values()):
-        for lease in list(receiver.leases.values()):
+    for receiver in _alive(_receivers):
+        for lease in _alive(receiver.leases):
             lease.move_out()
 
 
 def _in_child() -> None:
-    for receiver in list(_receivers.values()):
+    for receiver in _alive(_receivers):
         receiver.leave_child()
+
+
+def _alive(values: weakref.WeakValueDictionary[int, T]) -> list[T]:
+    """Return what is in a dictionary, to which another thread may add meanwhile."""
+    return [value for value in (reference() for reference in values.valuerefs()) if value is not None]
 
 
 if hasattr(os, "register_at_fork"):

@@ -378,7 +378,7 @@ def make_iterator(loader: data.DataLoader[Any], *, seeded: bool, states: dict[in
             around = StreamDataset(dataset, states)
             others["collate_fn"] = StreamCollate(around, loader.collate_fn, loader.batch_sampler is not None)
         elif seeded:
-            around = SeededDataset(dataset)
+            around = SeededDataset(dataset, channel=channel)
             others["collate_fn"] = SeededCollate(around, loader.collate_fn)
         else:
             around = placed(dataset, channel)

@@ -22,6 +22,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils import data
+from torch.utils.data._utils import collate
 
 import fastload
 from fastload.errors import EngineError, UsageError
@@ -68,7 +69,9 @@ def channel() -> Iterator[Channel]:
     channel = Channel(1)
     receiver = Receiver(channel, 2)
     channel._pen = Pen(channel, 0)
+    table = dict(collate.default_collate_fn_map)
     yield channel
+    collate.default_collate_fn_map.update(table)  # as it is outside worker processes
     receiver.close()
 
 
@@ -392,14 +395,25 @@ def test_batches_held_in_a_forked_child_stay_as_they_were() -> None:
     os.close(writing)
 
 
+def test_workers_that_cannot_be_started_leave_nothing_behind() -> None:
+    before, mapped = _descriptors(), _mapped()
+    loader = fastload.DataLoader(Wide(size=lambda _: 3), 4, num_workers=1, multiprocessing_context="spawn")
+    with pytest.raises((AttributeError, TypeError), match="pickle"):
+        iter(loader)
+    del loader
+    assert _mapped() == mapped
+    assert _descriptors() <= before + 2
+
+
 class _SlowSamples(Wide):
     def __getitem__(self, index: int) -> Any:
         time.sleep(0.05)
         return super().__getitem__(index)
 
 
-def test_busy_workers_end_after_the_sample_they_are_at() -> None:
-    loader = fastload.DataLoader(_SlowSamples(), 30, num_workers=2)
+@pytest.mark.parametrize("seed_by", ["worker", "sample"])
+def test_busy_workers_end_after_the_sample_they_are_at(seed_by: Any) -> None:
+    loader = fastload.DataLoader(_SlowSamples(), 30, num_workers=2, seed_by=seed_by)
     iterator = iter(loader)
     time.sleep(0.3)
     workers = list(iterator._workers)  # type: ignore[attr-defined]
