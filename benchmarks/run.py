@@ -32,6 +32,7 @@ WITHOUT_PEERS = (
     "torch",
     "torch-getitems",
     "torch-pillow",
+    "torch-pillow+1",
     "torch-pillow-forkserver",
     "torch-unordered",
     *ORDERS,

@@ -125,7 +125,10 @@ def is_ours(loader: str) -> bool:
 
 FASTLOAD = ("fastload", "fastload-fast")
 PEERS = ("torch-tvio", "torch-pillow", "ffcv", "dali", "turboloader")
-PYTHON_DATASET = ("torch-pillow", "torch-pillow-forkserver", "fastload-processes", "fastload-threads")
+PYTHON_DATASET = (
+    *("torch-pillow", "torch-pillow+1", "torch-pillow-forkserver"),
+    *("fastload-processes", "fastload-threads", "fastload-threads+1"),
+)
 STREAMS = ("webdataset", "mds", "litdata", "grain")
 RECORD_LOADERS = ("fastload", "ffcv", "torch", "torch-getitems", "turboloader", "numpy")
 RECORD_MORE = ("torch-in-process", "webdataset", "mds", "litdata", "grain")

@@ -7,6 +7,7 @@ normalised with ImageNet's mean and deviation.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import random
 import tarfile
@@ -35,6 +36,11 @@ def _torch(job: Job, decoder: str, context: str | None = None) -> Iterable[Any]:
 
     dataset: Any = Files(job, decoder)
     return DataLoader(dataset, multiprocessing_context=context, **_arguments(job))
+
+
+def _with_one_more(job: Job) -> Job:
+    """Return the job with a worker that works while others wait for the GIL."""
+    return dataclasses.replace(job, workers=job.workers + 1)
 
 
 def _arguments(job: Job) -> dict[str, Any]:
@@ -252,7 +258,13 @@ LOADERS: dict[str, Loader] = {
     "fastload-threads": Loader(
         lambda job: _fastload(job, "thread"), settings="the Python dataset of torch-pillow"
     ),
+    "fastload-threads+1": Loader(
+        lambda job: _fastload(_with_one_more(job), "thread"), settings="the same with one worker more"
+    ),
     "torch-pillow": Loader(lambda job: _torch(job, "pillow")),
+    "torch-pillow+1": Loader(
+        lambda job: _torch(_with_one_more(job), "pillow"), settings="torch-pillow with one worker more"
+    ),
     "torch-pillow-forkserver": Loader(
         lambda job: _torch(job, "pillow", "forkserver"), settings="how Python 3.14 starts processes"
     ),
