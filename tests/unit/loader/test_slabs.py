@@ -28,7 +28,7 @@ import fastload
 from fastload.errors import EngineError, UsageError
 from fastload.loader import mapping
 from fastload.loader.packing import SlabCollate
-from fastload.loader.slabs import Channel, Pen, Receiver
+from fastload.loader.slabs import Channel, Pen, Receiver, receiver_of
 
 from .ways import Stream
 
@@ -225,9 +225,12 @@ def test_what_a_collate_function_keeps_is_not_overwritten(channel: Channel) -> N
         kept.append(data.default_collate(samples))
         return kept[-1]
 
+    counts = receiver_of(channel.token).counts
+    before = counts["torch_batches"]
     for value in range(8):
-        sent(channel, collate, [torch.full((LARGE,), value)])
+        assert int(sent(channel, collate, [torch.full((LARGE,), value)])[0, 0]) == value
     assert [int(batch[0, 0]) for batch in kept] == list(range(8))
+    assert counts["torch_batches"] - before == 8 - 5  # slabs: two ahead, one in the making, two held
 
 
 # --- with worker processes -----------------------------------------------------------------------------
@@ -516,6 +519,22 @@ def test_a_full_dev_shm_is_foreseen() -> None:
     assert done.stdout.startswith("[0, 2, 4, 6]\n"), done.stderr  # slabs are not in it
     assert "a batch needs 8,388,608 bytes of shared memory, and /dev/shm has 2," in done.stdout
     assert "make it larger (docker run --shm-size)" in done.stdout
+
+
+def test_want_of_descriptors_is_an_error_which_says_so() -> None:
+    import resource
+
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.dup(0)
+    os.close(free)
+    loader = fastload.DataLoader(Wide(8), 4, num_workers=1)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free, limits[1]))
+    try:
+        with pytest.raises(EngineError, match=r"there is none \(Too many open files\): raise the limit"):
+            iter(loader)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert len(list(loader)) == 2
 
 
 def _little_memory(worker: int) -> None:
