@@ -15,7 +15,7 @@ import numpy as np
 
 from fastload.errors import EngineError
 
-__all__ = ["Bytes", "Mapping", "available", "make_file", "reserve"]
+__all__ = ["Bytes", "Mapping", "available", "give_back", "make_file", "reserve", "taken"]
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
@@ -25,6 +25,7 @@ _DO_NOT_FORK = 10
 _DO_FORK = 11
 _MAY_MOVE_FIXED = 3
 _NOT_EXECUTABLE = 8
+_PUNCH_HOLE = 3
 _FAILED = ctypes.c_void_p(-1).value
 
 
@@ -34,7 +35,7 @@ def available() -> bool:
     if not sys.platform.startswith("linux") or sys.maxsize < 1 << 32 or not hasattr(os, "memfd_create"):
         return False
     library = _library()
-    return all(hasattr(library, name) for name in ("mmap", "munmap", "mremap", "madvise"))
+    return all(hasattr(library, name) for name in ("mmap", "munmap", "mremap", "madvise", "fallocate"))
 
 
 @functools.cache
@@ -48,6 +49,7 @@ def _library() -> Any:
     library.mremap.argtypes = [pointer, size, size, number, pointer]
     library.mremap.restype = pointer
     library.madvise.argtypes = [pointer, size, number]
+    library.fallocate.argtypes = [number, number, ctypes.c_int64, ctypes.c_int64]
     return library
 
 
@@ -79,6 +81,16 @@ def reserve(file: int, begin: int, size: int) -> None:
             raise _short(size, error) from error
 
 
+def give_back(file: int, begin: int, end: int) -> None:
+    """Free the memory of a part of ``file``, which reads as zeros then."""
+    _library().fallocate(file, _PUNCH_HOLE, begin, end - begin)
+
+
+def taken(file: int) -> int:
+    """Return how many bytes of memory ``file`` takes."""
+    return os.fstat(file).st_blocks * 512
+
+
 def _short(size: int, error: OSError) -> EngineError:
     free = os.sysconf("SC_AVPHYS_PAGES") * mmap.PAGESIZE
     return EngineError(
@@ -91,17 +103,19 @@ def _short(size: int, error: OSError) -> EngineError:
 class Mapping:
     """``size`` bytes of a file from ``begin`` on, mapped for as long as any array over them lives.
 
+    With ``populate`` all pages are mapped at once, which is faster than one by one as they are written.
+
     Raises EngineError where the system refuses it.
     """
 
     __slots__ = ("__weakref__", "_process", "_unmap", "address", "size")
 
-    def __init__(self, file: int, begin: int, size: int) -> None:
+    def __init__(self, file: int, begin: int, size: int, *, populate: bool = False) -> None:
         self.size = size
         self._process = os.getpid()
         self._unmap = _library().munmap  # kept here: at the interpreter's end modules go before arrays
         self.address = 0
-        self.address = _mapped(size, mmap.MAP_SHARED | _POPULATE, file, begin)
+        self.address = _mapped(size, mmap.MAP_SHARED | (_POPULATE if populate else 0), file, begin)
         # A forked child is to hold no part of the file. Arrays that it may see are moved out before.
         _library().madvise(self.address, size, _DO_NOT_FORK)
 

@@ -9,6 +9,8 @@ has ended, and how many slabs each worker may have.
 
 from __future__ import annotations
 
+import _thread
+import contextlib
 import errno
 import itertools
 import os
@@ -20,7 +22,7 @@ from torch.utils import data
 
 from fastload._config import logger
 from fastload.errors import EngineError
-from fastload.loader.mapping import Bytes, Mapping, available, make_file, reserve
+from fastload.loader.mapping import Bytes, Mapping, available, give_back, make_file, reserve, taken
 
 __all__ = ["Channel", "Lease", "Pen", "Receiver", "make_channel", "receiver_of"]
 
@@ -38,6 +40,9 @@ _ENDED, _ALLOWED, _FIRST = 0, 1, 2
 
 _ALIGNMENT = 64
 _LEAST = 1 << 16
+
+_LONG_TO_FREE = 1 << 25
+"""Bytes that are freed by a thread: the kernel takes 0.2 seconds for each GB."""
 
 _FREE, _TAKEN, _HELD = 0, 1, 2
 """What a slab's byte says. Held are those whose batch was given to the user."""
@@ -178,7 +183,7 @@ class Pen:
         size = min(_WINDOW, _rounded(max(end, self._largest, had + had // 2)))
         begin = begin_of(self.slab)
         reserve(self._file, begin + had, size - had)
-        self._mappings[self.slab] = Mapping(self._file, begin, size)
+        self._mappings[self.slab] = Mapping(self._file, begin, size, populate=True)
         self._show(self._mappings[self.slab])
 
     def _show(self, mapping: Mapping) -> None:
@@ -288,11 +293,20 @@ class Receiver:
         self.flags[_ENDED] = 1
 
     def close(self) -> None:
-        """Close the file. The memory of batches that are held stays."""
+        """Close the file, and free all memory but that of batches which are held."""
         file, self._channel.file = self._channel.file, -1
-        self._mappings.clear()
-        if file >= 0 and os.getpid() == self._process:
-            os.close(file)
+        if file < 0 or os.getpid() != self._process:
+            return
+        mappings, self._mappings = list(self._mappings.values()), {}
+        held = sorted(lease.number for lease in _alive(self.leases))
+        arguments = file, self._channel.workers * _MOST, held, mappings
+        if taken(file) >= _LONG_TO_FREE:
+            # None of threading's, whose start is waited for: this may run in the collector, with any lock
+            # held. At the interpreter's end there are no new threads.
+            with contextlib.suppress(RuntimeError):
+                _thread.start_new_thread(_let_go, arguments)
+                return
+        _let_go(*arguments)
 
     def __del__(self) -> None:
         self.close()  # its workers could not be started
@@ -303,6 +317,17 @@ class Receiver:
             file, self._channel.file = self._channel.file, -1
             if file >= 0:
                 os.close(file)
+
+
+def _let_go(file: int, slabs: int, held: list[int], mappings: list[Mapping]) -> None:
+    """Free the slabs that are not held: as long as one is, the file would keep the memory of all."""
+    free = 0
+    for number in (*held, slabs):
+        if number > free:
+            give_back(file, begin_of(free), begin_of(number))
+        free = number + 1
+    os.close(file)
+    mappings.clear()
 
 
 def receiver_of(token: int) -> Receiver:

@@ -233,6 +233,24 @@ def test_what_a_collate_function_keeps_is_not_overwritten(channel: Channel) -> N
     assert counts["torch_batches"] - before == 8 - 5  # slabs: two ahead, one in the making, two held
 
 
+def test_a_batch_that_is_held_keeps_its_own_slab_only() -> None:
+    channel = Channel(1)
+    receiver = Receiver(channel, 2)
+    channel._pen = Pen(channel, 0)
+    batches = [sent(channel, lambda value: torch.full((50 * LARGE,), value), value) for value in range(2)]
+    message = SlabCollate(channel, lambda _: torch.zeros(50 * LARGE))(None)
+    file = os.dup(channel.file)
+    whole = mapping.taken(file)
+    del batches[0], message
+    receiver.close()
+    deadline = time.monotonic() + 5  # it is freed by a thread
+    while mapping.taken(file) > whole / 2 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert 8 * 50 * LARGE <= mapping.taken(file) < whole / 2
+    assert (batches[0] == 1).all()
+    os.close(file)
+
+
 # --- with worker processes -----------------------------------------------------------------------------
 
 
