@@ -46,11 +46,28 @@ THROUGHPUT = (
 SCALING = "scaling-uint8"
 MEMORY = ("memory-uint8", "memory-float32")
 OPENING = ("opening-records", "opening-shards")
+PAIRS = "pillow-pairs"
+"""A result of benchmarks/pairs.py."""
+
+PYTHON_COLUMNS = {
+    "torch": ("torch", "torch-pillow"),
+    "fastload, processes": ("fastload", "fastload-processes"),
+    "fastload, threads": ("fastload-threads",),
+}
+PYTHON = (
+    ("python-records-3072", "samples_per_second", "3,072 B records, batch 512, samples/s", ",.0f", 1),
+    ("python-records-114660", "samples_per_second", "114,660 B records, batch 400, samples/s", ",.0f", 1),
+    (PAIRS, "samples_per_second", "JPEG by Pillow, batch 128, samples/s", ",.0f", 1),
+    ("pillow-memory", "peak_bytes", "the same: memory above torch's import, MB", ",.0f", 1e-6),
+    ("stall", "stall_share", "stall: share of the time in next(), %", ".1f", 100),
+    ("stall", "wait_p99_seconds", "stall: 99th percentile of next(), ms", ".1f", 1e3),
+)
+"""Rows of the table of Python datasets: a result, which of its figures, and how it is written."""
 
 
 def load(folder: Path) -> dict[str, dict[str, Any]]:
     """Return the results that there are, by scenario."""
-    files = {name: folder / f"{name}.json" for name in SCENARIOS}
+    files = {name: folder / f"{name}.json" for name in (*SCENARIOS, PAIRS)}
     return {name: json.loads(file.read_text()) for name, file in files.items() if file.exists()}
 
 
@@ -120,6 +137,20 @@ def memory_table(results: dict[str, dict[str, Any]]) -> str:
     return _table(rows)
 
 
+def python_table(results: dict[str, dict[str, Any]]) -> str:
+    """Return what became of Python datasets in worker processes and threads."""
+    rows = [["a Python dataset, 2 workers", *PYTHON_COLUMNS]]
+    for name, metric, title, form, scale in PYTHON:
+        if name in results:
+            medians = results[name]["medians"]
+            found = [
+                next((medians[loader][metric] for loader in loaders if loader in medians), None)
+                for loaders in PYTHON_COLUMNS.values()
+            ]
+            rows.append([title, *("–" if value is None else format(value * scale, form) for value in found)])
+    return _table(rows) if len(rows) > 1 else ""
+
+
 def opening_line(results: dict[str, dict[str, Any]]) -> str:
     """Return a sentence for each opening time."""
     said = []
@@ -134,7 +165,7 @@ def about_line(results: dict[str, dict[str, Any]]) -> str:
     """Return the machine, the software and the command."""
     one = next(iter(results.values()))
     host, versions = one["host"], one["versions"]
-    rounds = min(found["rounds"] for found in results.values())
+    rounds = min(found["rounds"] for found in results.values() if "rounds" in found)
     dates = sorted({found["time"][:10] for found in results.values()})
     return (
         f"{host['cpu']}, {host['cores']} cores, {host['memory_bytes'] / 2**30:.0f} GiB, {host['kernel']}; "
@@ -151,6 +182,7 @@ def render(results: dict[str, dict[str, Any]]) -> str:
         throughput_table(results),
         scaling_line(results),
         memory_table(results),
+        python_table(results),
         opening_line(results),
         f"![samples a second of each loader]({PLOT.relative_to(README.parent).as_posix()})\n",
         about_line(results),
