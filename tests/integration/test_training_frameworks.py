@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.conftest import FRAMEWORKS
 from tests.integration.launch import launch
 
 pytestmark = [
@@ -18,7 +19,7 @@ pytestmark = [
 
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("world", [1, 2])
-@pytest.mark.parametrize("framework", ["accelerate", "composer", "deepspeed", "lightning", "transformers"])
+@pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_training_goes_on_where_it_was(tmp_path: Path, framework: str, world: int) -> None:
     if importlib.util.find_spec(framework) is None:
         pytest.skip(f"{framework} is not installed")
