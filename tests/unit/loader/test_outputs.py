@@ -172,6 +172,7 @@ def test_jax(backend: str, numbers_path: str) -> None:
     recipe = documented.split("<!-- a recipe that is tested -->")[1].split("\n\n")[1]
     environment = {
         **os.environ,
+        "PYTHONPATH": str(Path(__file__).parents[3]),
         "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
         "JAX_PLATFORMS": "cpu",
     }
