@@ -18,7 +18,7 @@ from tests.integration.frameworks import (
     Plain,
     Trace,
     augmented,
-    check,
+    check_resuming,
     loss_of,
     make_data,
     make_loader,
@@ -136,11 +136,7 @@ def main() -> None:
     accelerator.wait_for_everyone()
     path = Path(folder) / "data.fl"
     for kind in kinds:
-        saved = Path(folder) / kind
-        whole = train(kind, path, stop_at=None, resume=False, folder=saved)
-        before = train(kind, path, stop_at=(1, 2), resume=False, folder=saved)
-        after = train(kind, path, stop_at=None, resume=True, folder=saved)
-        check(whole, before, after)
+        check_resuming(train, kind, path)
         check_accumulation(kind, path)
         check_metrics(kind, path)
     check_uneven(path)

@@ -12,7 +12,15 @@ from composer import Callback, ComposerModel, State, Trainer
 from composer.loggers import Logger
 from composer.utils import dist
 
-from tests.integration.frameworks import Trace, check, loss_of, make_data, make_loader, make_model, note
+from tests.integration.frameworks import (
+    Trace,
+    check_resuming,
+    loss_of,
+    make_data,
+    make_loader,
+    make_model,
+    note,
+)
 
 
 class Model(ComposerModel):  # type: ignore[misc]
@@ -89,11 +97,7 @@ def main() -> None:
     dist.barrier()
     path = Path(folder) / "data.fl"
     for kind in kinds:
-        arguments: dict[str, Any] = {"folder": Path(folder) / kind}
-        whole = train(kind, path, stop_at=None, resume=False, **arguments)
-        before = train(kind, path, stop_at=(1, 2), resume=False, **arguments)
-        after = train(kind, path, stop_at=None, resume=True, **arguments)
-        check(whole, before, after)
+        check_resuming(train, kind, path)
     print("all is well")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
 
 import deepspeed
 import torch
@@ -14,7 +13,7 @@ from tests.integration.frameworks import (
     COUNT,
     Trace,
     augmented,
-    check,
+    check_resuming,
     loss_of,
     make_data,
     make_loader,
@@ -75,11 +74,7 @@ def main() -> None:
     torch.distributed.barrier()
     path = Path(folder) / "data.fl"
     for kind in kinds:
-        arguments: dict[str, Any] = {"folder": Path(folder) / kind}
-        whole = train(kind, path, stop_at=None, resume=False, **arguments)
-        before = train(kind, path, stop_at=(1, 2), resume=False, **arguments)
-        after = train(kind, path, stop_at=None, resume=True, **arguments)
-        check(whole, before, after)
+        check_resuming(train, kind, path)
     check_its_own(path)
     assert torch.distributed.get_world_size() == world()
     torch.distributed.destroy_process_group()

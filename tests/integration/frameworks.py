@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -82,6 +82,26 @@ def loss_of(model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
 def note(trace: Trace, epoch: int, batch: dict[str, torch.Tensor]) -> None:
     pixels = hashlib.sha256(batch["image"].detach().cpu().numpy().tobytes()).hexdigest()[:16]
     trace.append((epoch, batch["number"].tolist(), pixels))
+
+
+class Train(Protocol):
+    """Trains for two epochs on a loader of ``kind``, or for what is left after the place kept in ``folder``.
+
+    After the step ``stop_at`` (epoch, and step in it) it stops, and keeps its place there.
+    """
+
+    def __call__(
+        self, kind: str, path: Path, *, stop_at: tuple[int, int] | None, resume: bool, folder: Path
+    ) -> Trace: ...
+
+
+def check_resuming(train: Train, kind: str, path: Path) -> None:
+    """Train once through, once with a stop in the middle of the second epoch, and compare."""
+    folder = path.parent / kind
+    whole = train(kind, path, stop_at=None, resume=False, folder=folder)
+    before = train(kind, path, stop_at=(1, 2), resume=False, folder=folder)
+    after = train(kind, path, stop_at=None, resume=True, folder=folder)
+    check(whole, before, after)
 
 
 def check(whole: Trace, before: Trace, after: Trace, *, epochs: int = 2) -> None:
