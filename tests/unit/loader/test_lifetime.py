@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import itertools
 import os
-import signal
 import subprocess
 import sys
 import textwrap
@@ -17,6 +16,8 @@ import pytest
 from fastload import DataLoader
 from fastload.dataset import Dataset
 from fastload.errors import EngineError
+
+from .forked import in_child
 
 pytestmark = pytest.mark.usefixtures("no_threads_left")
 
@@ -106,30 +107,19 @@ def test_a_fork_with_a_live_iterator(ds: Dataset) -> None:
     loader = make(ds)
     iterator = iter(loader)
     next(iterator)
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            with pytest.raises(EngineError, match="before a fork"):
-                next(iterator)
-            fresh = [batch["x"].tolist() for batch in make(ds)]
-            assert sorted(itertools.chain(*fresh)) == list(range(53))
-            assert int(ds[3]["x"]) == 3
-            loader.close()
-            del iterator, loader
-            gc.collect()
-            code = 0
-        finally:
-            os._exit(code)
-    deadline = time.monotonic() + 30
-    pid, status = 0, 0
-    while pid == 0 and time.monotonic() < deadline:
-        pid, status = os.waitpid(child, os.WNOHANG)
-        time.sleep(0.01)
-    if pid == 0:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-    assert (pid, status) == (child, 0)
+
+    def work() -> None:
+        nonlocal iterator, loader
+        with pytest.raises(EngineError, match="before a fork"):
+            next(iterator)
+        fresh = [batch["x"].tolist() for batch in make(ds)]
+        assert sorted(itertools.chain(*fresh)) == list(range(53))
+        assert int(ds[3]["x"]) == 3
+        loader.close()
+        del iterator, loader
+        gc.collect()
+
+    in_child(work)
     assert len(list(iterator)) == 13
 
 

@@ -7,7 +7,6 @@ import gc
 import json
 import os
 import random
-import signal
 import subprocess
 import sys
 import textwrap
@@ -28,6 +27,7 @@ import fastload
 from fastload.errors import EngineError, UsageError
 from fastload.loader import thread_info
 
+from .forked import in_child
 from .ways import Calling, Numbers, Plain, Stream, fail_at_20, flat, numbers, threaded
 
 pytestmark = pytest.mark.usefixtures("no_threads_left")
@@ -424,26 +424,14 @@ def test_a_fork_with_a_live_iterator() -> None:
     loader = threaded(Numbers(), 4, persistent_workers=True)
     iterator = iter(loader)
     next(iterator)
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            with pytest.raises(EngineError, match="before a fork"):
-                next(iterator)
-            assert len(list(loader)) == 14, "a new iterator has threads of its own"
-            loader.close()
-            code = 0
-        finally:
-            os._exit(code)
-    deadline = time.monotonic() + 30
-    pid, status = 0, 0
-    while pid == 0 and time.monotonic() < deadline:
-        pid, status = os.waitpid(child, os.WNOHANG)
-        time.sleep(0.01)
-    if pid == 0:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-    assert (pid, status) == (child, 0)
+
+    def work() -> None:
+        with pytest.raises(EngineError, match="before a fork"):
+            next(iterator)
+        assert len(list(loader)) == 14, "a new iterator has threads of its own"
+        loader.close()
+
+    in_child(work)
     assert len(list(iterator)) == 13
     loader.close()
 
