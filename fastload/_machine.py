@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["usable_cpus", "usable_memory_bytes"]
+__all__ = ["out_of_memory_kills", "usable_cpus", "usable_memory_bytes"]
 
 _ROOT = "/sys/fs/cgroup"
 _OWN = "/proc/self/cgroup"
@@ -53,6 +53,20 @@ def usable_memory_bytes(root: str = _ROOT, own: str = _OWN, machine: str = "/pro
         free = max(0, limit[0] - max(0, used[0] - pages))
         least = free if least is None else min(least, free)
     return least
+
+
+def out_of_memory_kills(root: str = _ROOT, own: str = _OWN) -> int | None:
+    """Return how often the kernel killed for memory in this process's control group, or None where not told.
+
+    >>> out_of_memory_kills() is None or out_of_memory_kills() >= 0
+    True
+    """
+    for folder in _groups(root, own, "memory"):
+        for name in ("memory.events", "memory.oom_control"):
+            kills = _named(folder / name, "oom_kill")
+            if kills is not None:
+                return kills
+    return None
 
 
 def _groups(root: str, own: str, controller: str) -> Iterator[Path]:

@@ -6,34 +6,15 @@ import re
 import shutil
 import signal
 import threading
-from pathlib import Path
 from typing import Any
+
+from fastload._machine import out_of_memory_kills
 
 __all__ = ["cause_of", "note_baseline", "tell", "watch_children"]
 
 _TOLD = "The likely cause: "
 _baseline: int | None = None
 _watching = False
-
-
-def out_of_memory_kills(root: str = "/sys/fs/cgroup", own: str = "/proc/self/cgroup") -> int | None:
-    """Return how often the kernel killed for memory in this process's control group, or None."""
-    try:
-        lines = Path(own).read_text().splitlines()
-    except OSError:
-        return None
-    folders = [f"{root}{line[3:]}" for line in lines if line.startswith("0::/")] + [root]
-    folders += [f"{root}/memory{line.split(':', 2)[2]}" for line in lines if ":memory:" in line]
-    for folder in [*folders, f"{root}/memory"]:
-        for name in ("memory.events", "memory.oom_control"):
-            try:
-                text = Path(folder, name).read_text()
-            except OSError:
-                continue
-            found = re.search(r"^oom_kill (\d+)$", text, re.MULTILINE)
-            if found:
-                return int(found[1])
-    return None
 
 
 def note_baseline() -> None:

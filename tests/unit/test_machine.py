@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fastload._machine import usable_cpus, usable_memory_bytes
+from fastload._machine import out_of_memory_kills, usable_cpus, usable_memory_bytes
 
 CPUS = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
@@ -76,3 +76,19 @@ def test_what_a_control_group_leaves_of_memory(
     write(tmp_path, {f"root/{name}": text for name, text in files.items()})
     places = [str(tmp_path / name) for name in ("root", "own", "meminfo")]
     assert usable_memory_bytes(*places) == expected
+
+
+@pytest.mark.parametrize(
+    ("own", "files", "expected"),
+    [
+        ("0::/job\n", {"job/memory.events": "low 0\noom 3\noom_kill 2\noom_group_kill 0\n"}, 2),
+        ("4:memory:/old\n0::/\n", {"memory/old/memory.oom_control": "under_oom 0\noom_kill 5\n"}, 5),
+        ("0::/job\n", {}, None),
+        ("", {"memory.events": "oom_kill 2\n"}, None),
+    ],
+)
+def test_kills_for_memory_are_counted(
+    tmp_path: Path, own: str, files: dict[str, str], expected: int | None
+) -> None:
+    write(tmp_path, {"own": own, **{f"root/{name}": text for name, text in files.items()}})
+    assert out_of_memory_kills(str(tmp_path / "root"), str(tmp_path / "own")) == expected

@@ -88,20 +88,6 @@ def test_a_worker_that_exits_is_reported() -> None:
 # --- causes --------------------------------------------------------------------------------------------
 
 
-def test_kills_for_memory_are_counted(tmp_path: Path) -> None:
-    own, root = tmp_path / "cgroup", tmp_path / "fs"
-    (root / "job").mkdir(parents=True)
-    own.write_text("0::/job\n")
-    (root / "job" / "memory.events").write_text("low 0\noom 3\noom_kill 2\noom_group_kill 0\n")
-    assert deaths.out_of_memory_kills(str(root), str(own)) == 2
-    own.write_text("4:memory:/old\n0::/\n")
-    (root / "memory" / "old").mkdir(parents=True)
-    (root / "memory" / "old" / "memory.oom_control").write_text("under_oom 0\noom_kill 5\n")
-    assert deaths.out_of_memory_kills(str(root), str(own)) == 5
-    assert deaths.out_of_memory_kills(str(tmp_path / "none"), str(own)) is None
-    assert deaths.out_of_memory_kills(str(root), str(tmp_path / "none")) is None
-
-
 def test_the_causes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(deaths, "out_of_memory_kills", lambda: 3)
     monkeypatch.setattr(deaths, "_baseline", 1)
