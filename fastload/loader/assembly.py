@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from torch.utils.data._utils import collate
 
+from fastload.staging.nested import is_plain
+
 __all__ = ["Assembly", "Regions"]
 
 _MOST_PARTS = 16
@@ -139,7 +141,7 @@ class Assembly:
             return tuple(self._moved(place, each, (*path, i)) for i, each in enumerate(value))
         if kind is np.ndarray and value.nbytes >= _LARGE and value.dtype.kind in "biuf":
             value = torch.as_tensor(value)
-        elif kind is not torch.Tensor or not _is_plain(value):
+        elif kind is not torch.Tensor or not _moves(value):
             return value
         room = self._rooms.get(path)
         if room is None:
@@ -161,14 +163,9 @@ class Assembly:
         return room
 
 
-def _is_plain(tensor: torch.Tensor) -> bool:
+def _moves(tensor: torch.Tensor) -> bool:
     """Return whether a tensor is nothing but numbers in memory, and so many that copying them soon pays."""
-    return (
-        tensor.nbytes >= _LARGE
-        and tensor.device.type == "cpu"
-        and tensor.layout is torch.strided
-        and not (tensor.requires_grad or tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
-    )
+    return tensor.nbytes >= _LARGE and is_plain(tensor) and not (tensor.is_conj() or tensor.is_neg())
 
 
 def _restored(value: Any, place: int) -> Any:

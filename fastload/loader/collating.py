@@ -13,6 +13,7 @@ from torch.utils.data._utils import collate as torchs
 
 from fastload.loader.slabs import Pen
 from fastload.loader.thread_info import beneath
+from fastload.staging.nested import is_plain
 
 __all__ = ["collating_into"]
 
@@ -58,21 +59,12 @@ def _room(pen: Pen, dtype: torch.dtype, shape: tuple[int, ...], size: int) -> to
 
 def _collate_tensors(batch: Any, *, collate_fn_map: Any = None) -> Any:
     pen, first = _collating.pen, batch[0]
-    if pen is not None and _is_plain(first):
+    if pen is not None and is_plain(first):
         shape = (len(batch), *first.shape)
         out = _room(pen, first.dtype, shape, first.nbytes * len(batch))
         with contextlib.suppress(RuntimeError, TypeError):  # torch's own function says it in its words
             return torch.stack(batch, 0, out=out)
     return torchs.collate_tensor_fn(batch, collate_fn_map=collate_fn_map)
-
-
-def _is_plain(value: torch.Tensor) -> bool:
-    return (
-        type(value) is torch.Tensor
-        and value.layout is torch.strided
-        and value.device.type == "cpu"
-        and not (value.is_nested or value.is_quantized)
-    )
 
 
 def _collate_arrays(batch: Any, *, collate_fn_map: Any = None) -> Any:

@@ -19,6 +19,7 @@ from fastload.errors import EngineError
 from fastload.loader.collating import collating_into
 from fastload.loader.mapping import Bytes
 from fastload.loader.slabs import Channel, Lease, Pen, Receiver, receiver_of
+from fastload.staging.nested import is_plain
 
 __all__ = ["Message", "SlabCollate"]
 
@@ -103,7 +104,7 @@ class _Packer(ForkingPickler):
         return NotImplemented if reduced is None else reduced
 
     def _reduce_tensor(self, value: torch.Tensor) -> Any:
-        reduced = self._placed(value) if _is_plain(value) else None
+        reduced = self._placed(value) if is_plain(value) else None
         if reduced is None:
             self.foreign = True
             if value.device.type == "cpu" and value.layout is torch.strided and not value.is_shared():  # type: ignore[no-untyped-call]
@@ -146,14 +147,6 @@ class _Packer(ForkingPickler):
             begin, room = taken
             room.view(value.dtype).reshape(value.shape)[...] = value
         return _array, (begin, value.nbytes, value.dtype, value.shape)
-
-
-def _is_plain(value: torch.Tensor) -> bool:
-    return (
-        value.layout is torch.strided
-        and value.device.type == "cpu"
-        and not (value.requires_grad or value.is_nested or value.is_quantized)
-    )
 
 
 def _check_room(needed: int) -> None:

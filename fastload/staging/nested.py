@@ -10,10 +10,25 @@ from typing import Any
 
 import torch
 
-__all__ = ["mapped", "tensors_of"]
+__all__ = ["is_plain", "mapped", "tensors_of"]
 
 _LEAVES = (str, bytes, bytearray, memoryview, range, array.array, int, float, torch.Tensor)
 """What is no container, however much it looks like one."""
+
+
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Return whether ``tensor`` is of torch's own class, in ordinary memory, with nothing but its numbers.
+
+    >>> numbers = torch.zeros(2)
+    >>> is_plain(numbers), is_plain(numbers.to_sparse()), is_plain(torch.nn.Parameter(numbers))
+    (True, False, False)
+    """
+    return (
+        type(tensor) is torch.Tensor
+        and tensor.layout is torch.strided
+        and tensor.device.type == "cpu"
+        and not (tensor.requires_grad or tensor.is_nested or tensor.is_quantized)
+    )
 
 
 def mapped(batch: Any, function: Callable[[Any], Any]) -> Any:
