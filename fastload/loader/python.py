@@ -59,16 +59,27 @@ class PythonLoading(Ordering[T], Generic[T]):
 
     def _next_stream(self) -> StreamRun:
         place = self._cursor.peek(_is_over)
-        stream = place.stream if isinstance(place, SampledPlace) and place.stream is not None else None
-        resumed = bool(place.position) and stream is not None
+        stream = self._stream_of(place)
         now = Stream(self.num_workers)
-        if resumed and stream is not None:
+        if stream is not None:
             now = Stream(self.num_workers, stream.next, dict(stream.states))
         progress = Progress(place.epoch, place.position, stream=now)
         # Without a state of the dataset's own, its first batches are made again and dropped.
-        passed = place.position if resumed and not now.states else 0
+        passed = place.position if stream is not None and not now.states else 0
         sampler: Any = self.batch_sampler if self.batch_sampler is not None else self.sampler
         return StreamRun(iter(sampler), progress, now, passed)
+
+    @staticmethod
+    def _stream_of(place: Place) -> Stream | None:
+        """Return where workers were in an iterable dataset, None at its beginning."""
+        return place.stream if isinstance(place, SampledPlace) and place.position else None
+
+    def _next_states(self) -> dict[int, Any]:
+        """Return the states from which workers' copies of an iterable dataset go on, by worker."""
+        if not isinstance(self.dataset, data.IterableDataset):
+            return {}
+        stream = self._stream_of(self._cursor.peek(_is_over))
+        return {} if stream is None else dict(stream.states)
 
     @property
     def _worker_method(self) -> str | None:
@@ -79,12 +90,9 @@ class PythonLoading(Ordering[T], Generic[T]):
 
     def _get_iterator(self) -> Any:
         self.check_worker_number_rationality()
-        states: dict[int, Any] = {}
-        if isinstance(self.dataset, data.IterableDataset):
-            states = dict(self._next_stream().stream.states)
         make = make_thread_iterator if self._worker_method == "thread" else make_iterator
         with self._target.here():  # what pins in other threads works on the device that is current
-            iterator = make(self, seeded=self.seed_by == "sample", states=states)
+            iterator = make(self, seeded=self.seed_by == "sample", states=self._next_states())
         self._iterators.add(iterator)
         self._latest = weakref.ref(iterator)
         self._transport = iterator.transport

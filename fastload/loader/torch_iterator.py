@@ -261,8 +261,8 @@ class ProcessIterator(TorchIterator, dataloader._MultiProcessingDataLoaderIter):
     def _process_data(self, made: Any, *worker: Any) -> Any:
         self._number = self._rcvd_idx - 1 if getattr(self, "_in_order", True) else self._got
         try:
-            data = super()._process_data(made, *worker)  # type: ignore[no-untyped-call]
-            return data.unpack() if isinstance(data, Message) else data
+            batch = super()._process_data(made, *worker)  # type: ignore[no-untyped-call]
+            return batch.unpack() if isinstance(batch, Message) else batch
         except StopIteration as error:
             wrong = stopped(error)
             self._failed(wrong)
