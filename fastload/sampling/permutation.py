@@ -99,6 +99,8 @@ def _permute_numpy(positions: Int64Array, count: int, key: int) -> Int64Array:
     outside = (positions < 0) | (positions >= count)
     if outside.any():
         raise UsageError(f"position {int(positions[outside][0])} is not in [0, {count})")
+    if count == 1:
+        return np.zeros_like(positions)
     return _walk(positions, np.array([count]), _bits(count), _scalar_round_keys(key, count))
 
 
@@ -107,10 +109,10 @@ def _permute_each_numpy(positions: Int64Array, counts: Int64Array, keys: UInt64A
     if outside.any():
         wrong = int(np.flatnonzero(outside)[0])
         raise UsageError(f"position {positions[wrong]} is not in [0, {counts[wrong]})")
-    result = np.empty(len(positions), np.int64)
+    result = np.zeros(len(positions), np.int64)
     sizes, which = np.unique(counts, return_inverse=True)
     widths = np.array([_bits(size) for size in sizes.tolist()], np.int64)[which]
-    for bits in np.unique(widths).tolist():
+    for bits in np.unique(widths[counts > 1]).tolist():
         chosen = np.flatnonzero(widths == bits)
         round_keys = _round_keys(keys[chosen], counts[chosen], bits)
         result[chosen] = _walk(positions[chosen], counts[chosen], bits, round_keys)

@@ -89,7 +89,7 @@ def test_a_window_moves_records_within_their_source_only(
     starts = [np.append(np.arange(0, part.count, shards), part.count) for part in mixture.parts]
     window = Window(1 << streams, block, mixture.chunks(starts))
     order = mixture.order(seed, 0, shuffle=True, window=window)
-    count = min(order.count, 600)
+    count = min(order.count, 300)
     sources, records = order.locate(np.arange(count))
     assert sources.tolist() == mixture.order(seed, 0, shuffle=True).locate(np.arange(count))[0].tolist()
     for source, part in enumerate(mixture.parts):

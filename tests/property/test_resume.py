@@ -74,20 +74,26 @@ class Team:
     batch: int
 
 
-RUNS = st.builds(
-    Run,
-    count=st.integers(1, RECORDS),
-    seed=st.integers(0, 2**64 - 1),
-    epoch=st.integers(0, 3),
-    shuffle=st.booleans(),
-    window=st.sampled_from([None, "1KB", "32MB"]),
-    tail=st.sampled_from(["pad", "uneven", "drop_last"]),
-    mixed=st.none()
-    | st.tuples(
-        st.tuples(*[st.integers(1, 7)] * 3), st.sampled_from(["first_exhausted", "all_exhausted", "endless"])
-    ),
+def _runs(least: int, mixed: st.SearchStrategy[Any]) -> st.SearchStrategy[Run]:
+    return st.builds(
+        Run,
+        count=st.integers(least, RECORDS),
+        seed=st.integers(0, 2**64 - 1),
+        epoch=st.integers(0, 3),
+        shuffle=st.booleans(),
+        window=st.sampled_from([None, "1KB", "32MB"]),
+        tail=st.sampled_from(["pad", "uneven", "drop_last"]),
+        mixed=mixed,
+    )
+
+
+_MIXED = st.tuples(
+    st.tuples(*[st.integers(1, 7)] * 3), st.sampled_from(["first_exhausted", "all_exhausted", "endless"])
 )
-ENOUGH = 12
+# Each pass over a source with a window costs milliseconds on the Python engine: those of a few records would
+# take minutes. test_mixture.py has the smallest ones.
+RUNS = _runs(1, st.none()) | _runs(24, _MIXED)
+ENOUGH = 6
 """Batches of a mixture that never ends."""
 TEAMS = st.builds(
     Team, world=st.integers(1, 5), workers=st.integers(0, 2), batch=st.sampled_from([0, 1, 6, 13])
