@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import multiprocessing
 import os
 import platform
 import signal
@@ -205,20 +206,27 @@ def test_workers_that_cannot_be_started_leave_nothing_behind() -> None:
 
 
 class _SlowSamples(Wide):
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun = multiprocessing.Value("i", 0)
+
     def __getitem__(self, index: int) -> Any:
+        with self.begun.get_lock():
+            self.begun.value += 1
         time.sleep(0.05)
         return super().__getitem__(index)
 
 
 @pytest.mark.parametrize("seed_by", ["worker", "sample"])
 def test_busy_workers_end_after_the_sample_they_are_at(seed_by: Any) -> None:
-    loader = fastload.DataLoader(_SlowSamples(), 30, num_workers=2, seed_by=seed_by)
+    dataset = _SlowSamples()
+    loader = fastload.DataLoader(dataset, 30, num_workers=2, seed_by=seed_by)
     iterator = iter(loader)
     time.sleep(0.3)
     workers = list(iterator._workers)  # type: ignore[attr-defined]
-    started = time.monotonic()
+    before = dataset.begun.value
     loader.close()
-    assert time.monotonic() - started < 1.0  # of 1.5 seconds that each batch takes
+    assert dataset.begun.value <= before + 4, "each may have been between two samples when it was told"
     assert [worker.exitcode for worker in workers] == [0, 0]
 
 
