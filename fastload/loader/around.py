@@ -14,7 +14,9 @@ from torch.utils import data
 from torch.utils.data._utils import pin_memory
 
 from fastload.errors import EngineError
+from fastload.loader.collating import rows_in
 from fastload.loader.heap import keep_freed_memory
+from fastload.loader.rows import RowedSamples
 from fastload.loader.slabs import Channel
 from fastload.sampling.permutation import permutation_key
 
@@ -90,23 +92,42 @@ class _ListedDataset(PlacedDataset):
         self._channel = channel
 
     def __getitems__(self, indices: Any) -> Any:
+        return _gathered(self._made(indices), len(indices), self._channel)
+
+    def _made(self, indices: Any) -> Iterator[Any]:
         ended = _NEVER if self._channel is None else self._channel.flags
-        dataset, samples = self.dataset, []
-        index = None
-        try:
-            for index in indices:
-                if ended[0]:
-                    raise EngineError(_ENDED)
-                samples.append(dataset[index])
-        except Exception as error:
-            _name(error, index)
-            raise
-        return samples
+        dataset = self.dataset
+        for index in indices:
+            if ended[0]:
+                raise EngineError(_ENDED)
+            try:
+                sample = dataset[index]
+            except Exception as error:
+                _name(error, index)
+                raise
+            yield sample
 
 
 _NEVER = b"\0"
 _ENDED = "the iterator has ended"
 """An error that nobody reads."""
+
+
+def _gathered(samples: Iterator[Any], size: int, channel: Channel | None) -> list[Any]:
+    """Return ``size`` samples, their large tensors in the batch's slab where it is known to stack them."""
+    rows = None if channel is None else rows_in(channel, size)
+    if channel is None or rows is None:
+        return list(samples)
+    made = RowedSamples(rows)
+    try:
+        for place, sample in enumerate(samples):
+            made.append(rows.moved(place, sample))
+            if not rows:  # nor will the others have anything large
+                return [*made, *samples]
+    except BaseException:
+        channel.pen.abort()
+        raise
+    return made
 
 
 def placed(dataset: Any, channel: Channel | None) -> PlacedDataset:
@@ -154,7 +175,8 @@ class SeededDataset:
             samples = self.dataset.__getitems__(batch.index)
         else:
             pairs = zip(batch.positions, batch.index, strict=True)
-            samples = [self._sample(batch, position, index) for position, index in pairs]
+            made = (self._sample(batch, position, index) for position, index in pairs)
+            samples = _gathered(made, len(batch.positions), self._channel)
         self.collate_key = permutation_key(batch.seed, batch.epoch, batch.positions[0], 1)
         return samples
 

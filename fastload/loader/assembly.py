@@ -11,15 +11,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data._utils import collate
 
-from fastload.staging.nested import is_plain
+from fastload.loader.rows import Rows
 
 __all__ = ["Assembly", "Regions"]
 
 _MOST_PARTS = 16
-_LARGE = 4096
-"""Bytes from which on a tensor is copied to its place in the batch as soon as it is made."""
 
 _MAPPED = 1 << 20
 """Bytes from which on the tensor of a batch has memory of its own, which malloc does not keep afterwards."""
@@ -63,25 +60,10 @@ class Regions:
             self._free.append(region)
 
 
-class _Slot:
-    """Stands in a sample for a tensor that was copied to its row of the batch's."""
-
-    __slots__ = ("room",)
-
-    def __init__(self, room: torch.Tensor) -> None:
-        self.room = room
-
-
-class _UnevenError(Exception):
-    """Samples are not alike, and it is torch that says what becomes of them."""
-
-
 class Assembly:
     """The samples of a batch, in parts that workers make side by side.
 
-    With ``regions`` the large tensors of samples that are to be collated by torch's default_collate are
-    copied to their rows of the batch as soon as they are made, and let go: a batch then takes its own memory
-    and not twice that. The result is torch's, which gets to collate all else.
+    With ``regions``, which they are collated into, large tensors go to their rows as soon as they are made.
     """
 
     def __init__(self, round_: int, number: int, indices: Any, size: int, regions: Regions | None) -> None:
@@ -90,8 +72,7 @@ class Assembly:
         self.failure: tuple[int, Any] | None = None
         self._samples: list[Any] = [None] * size
         self._left = self.parts
-        self._regions = regions
-        self._rooms: dict[tuple[Any, ...], torch.Tensor] = {}
+        self._rows = None if regions is None else Rows(size, regions.tensor)
         self._lock = threading.Lock()
 
     def range_of(self, part: int) -> range:
@@ -101,7 +82,7 @@ class Assembly:
 
     def put(self, place: int, sample: Any) -> None:
         """Take a sample."""
-        self._samples[place] = sample if self._regions is None else self._moved(place, sample, ())
+        self._samples[place] = sample if self._rows is None else self._rows.moved(place, sample)
 
     def fail(self, part: int, failure: Any) -> None:
         """Note what went wrong with a part. The first part's counts, as if they were made in turn."""
@@ -122,59 +103,4 @@ class Assembly:
     def collated(self, function: Callable[[Sequence[Any]], Any]) -> Any:
         """Return the batch, which ``function`` makes of the samples where they are not in place already."""
         samples, self._samples = self._samples, []
-        if self._regions is None:
-            return function(samples)
-        slots = {**collate.default_collate_fn_map, _Slot: self._room}
-        try:
-            return collate.collate(samples, collate_fn_map=slots)
-        except Exception:  # the words for it are torch's, of the samples as they were
-            return function([_restored(sample, place) for place, sample in enumerate(samples)])
-
-    def _moved(self, place: int, value: Any, path: tuple[Any, ...]) -> Any:
-        """Return ``value`` with slots for its large tensors, which are copied to row ``place``."""
-        kind = type(value)
-        if kind is dict:
-            return {key: self._moved(place, each, (*path, key)) for key, each in value.items()}
-        if kind is list:
-            return [self._moved(place, each, (*path, i)) for i, each in enumerate(value)]
-        if kind is tuple:
-            return tuple(self._moved(place, each, (*path, i)) for i, each in enumerate(value))
-        if kind is np.ndarray and value.nbytes >= _LARGE and value.dtype.kind in "biuf":
-            value = torch.as_tensor(value)
-        elif kind is not torch.Tensor or not _moves(value):
-            return value
-        room = self._rooms.get(path)
-        if room is None:
-            with self._lock:
-                room = self._rooms.get(path)
-                if room is None:
-                    assert self._regions is not None
-                    shape = (len(self._samples), *value.shape)
-                    room = self._rooms[path] = self._regions.tensor(shape, value.dtype)
-        if room.shape[1:] != value.shape or room.dtype != value.dtype:
-            return value
-        room[place].copy_(value)
-        return _Slot(room)
-
-    def _room(self, slots: Sequence[Any], **_: Any) -> torch.Tensor:
-        room: torch.Tensor = slots[0].room
-        if any(type(slot) is not _Slot or slot.room is not room for slot in slots) or len(slots) != len(room):
-            raise _UnevenError
-        return room
-
-
-def _moves(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor is nothing but numbers in memory, and so many that copying them soon pays."""
-    return tensor.nbytes >= _LARGE and is_plain(tensor) and not (tensor.is_conj() or tensor.is_neg())
-
-
-def _restored(value: Any, place: int) -> Any:
-    """Return a sample with its tensors instead of slots."""
-    kind = type(value)
-    if kind is _Slot:
-        return value.room[place]
-    if kind is dict:
-        return {key: _restored(each, place) for key, each in value.items()}
-    if kind in (list, tuple):
-        return kind(_restored(each, place) for each in value)
-    return value
+        return function(samples) if self._rows is None else self._rows.collated(samples, function)

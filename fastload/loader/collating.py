@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import math
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -11,11 +13,12 @@ import numpy as np
 import torch
 from torch.utils.data._utils import collate as torchs
 
-from fastload.loader.slabs import Pen
+from fastload.loader.rows import Rows
+from fastload.loader.slabs import Channel, Pen
 from fastload.loader.thread_info import beneath
 from fastload.staging.nested import is_plain
 
-__all__ = ["collating_into"]
+__all__ = ["collates_as_torch", "collating_into", "rows_in"]
 
 _LEAST = 1 << 14
 """Bytes below which a batch's tensor has ordinary memory: it travels in the message."""
@@ -49,8 +52,30 @@ def _install() -> None:
             table[kind] = ours  # at its place: torch asks for subclasses in the table's order
 
 
-def _room(pen: Pen, dtype: torch.dtype, shape: tuple[int, ...], size: int) -> torch.Tensor:
-    """Return a tensor of ``size`` bytes to stack into."""
+def collates_as_torch() -> bool:
+    """Return whether default_collate stacks tensors and arrays, and nobody taught it another way.
+
+    >>> collates_as_torch()
+    True
+    """
+    table: dict[Any, Any] = torchs.default_collate_fn_map
+    return all(
+        beneath(table.get(kind)) in (torchs_own, ours)
+        for kind, torchs_own, ours in _OURS
+        if kind in (torch.Tensor, np.ndarray)
+    )
+
+
+def rows_in(channel: Channel, size: int) -> Rows | None:
+    """Return rows in the slab of the calling worker for a batch of ``size`` samples, if it stacks them."""
+    if size < 2 or not channel.stacks or not collates_as_torch():
+        return None
+    return Rows(size, functools.partial(_room_for, channel.pen))
+
+
+def _room_for(pen: Pen, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """Return a tensor to stack into, in the slab unless it is small or no slab is free."""
+    size = math.prod(shape) * dtype.itemsize
     taken = pen.take(size) if size >= _LEAST else None
     if taken is None:
         return torch.empty(shape, dtype=dtype)
@@ -61,7 +86,7 @@ def _collate_tensors(batch: Any, *, collate_fn_map: Any = None) -> Any:
     pen, first = _collating.pen, batch[0]
     if pen is not None and is_plain(first):
         shape = (len(batch), *first.shape)
-        out = _room(pen, first.dtype, shape, first.nbytes * len(batch))
+        out = _room_for(pen, shape, first.dtype)
         with contextlib.suppress(RuntimeError, TypeError):  # torch's own function says it in its words
             return torch.stack(batch, 0, out=out)
     return torchs.collate_tensor_fn(batch, collate_fn_map=collate_fn_map)
@@ -87,7 +112,7 @@ def _stacked(batch: Any, pen: Pen) -> torch.Tensor | None:
         return None
     try:
         dtype = torch.from_numpy(np.empty(0, first.dtype)).dtype
-        out = _room(pen, dtype, (len(batch), *first.shape), first.nbytes * len(batch))
+        out = _room_for(pen, (len(batch), *first.shape), dtype)
         flat = out.view(len(batch) * first.shape[0], *first.shape[1:]).numpy()
         np.concatenate(batch, out=flat, casting="no")
     except (TypeError, ValueError):  # a dtype that torch does not have, or another one among them

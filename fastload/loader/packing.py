@@ -18,6 +18,7 @@ from torch.utils.data._utils import pin_memory
 from fastload.errors import EngineError
 from fastload.loader.collating import collating_into
 from fastload.loader.mapping import Bytes
+from fastload.loader.rows import RowedSamples
 from fastload.loader.slabs import Channel, Lease, Pen, Receiver, receiver_of
 from fastload.staging.nested import is_plain
 
@@ -45,7 +46,8 @@ class SlabCollate:
         pen = self._channel.pen
         try:
             with collating_into(pen):
-                batch = self._collate(samples)
+                rowed = isinstance(samples, RowedSamples)
+                batch = samples.collated(self._collate) if rowed else self._collate(samples)
             return self._pack(batch, pen)
         except BaseException:
             pen.abort()

@@ -56,11 +56,13 @@ _receivers: weakref.WeakValueDictionary[int, Receiver] = weakref.WeakValueDictio
 class Channel:
     """What the workers of an iterator are given: the file, and how it is divided among them.
 
+    ``stacks`` says that their batches are what default_collate makes of samples.
+
     Raises OSError where the system gives no such file.
     """
 
-    def __init__(self, workers: int) -> None:
-        self.workers = workers
+    def __init__(self, workers: int, stacks: bool = False) -> None:
+        self.workers, self.stacks = workers, stacks
         self.token = next(_tokens)
         self.file = make_file(begin_of(workers * _MOST))
         self._flags: memoryview | None = None
@@ -93,7 +95,7 @@ class Channel:
         return self._pen
 
 
-def make_channel(workers: int) -> Channel | None:
+def make_channel(workers: int, stacks: bool) -> Channel | None:
     """Return a channel to so many workers, or None where processes cannot share memory in this way.
 
     Raises EngineError where that is for want of descriptors or memory: torch's way would need more of both.
@@ -101,7 +103,7 @@ def make_channel(workers: int) -> Channel | None:
     if not available():
         return None
     try:
-        return Channel(workers)
+        return Channel(workers, stacks)
     except OSError as error:
         if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
             raise EngineError(

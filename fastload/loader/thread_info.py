@@ -27,7 +27,6 @@ __all__ = [
     "install",
     "make_info",
     "show_info",
-    "stacks_tensors",
 ]
 
 _NAME = "_thread_local_worker_info"
@@ -65,11 +64,6 @@ def beneath(function: Any) -> Any:
     while function in _wrappers:
         function = function.__wrapped__
     return function
-
-
-def stacks_tensors() -> bool:
-    """Return whether default_collate still stacks tensors in torch's way, and nobody taught it another."""
-    return collate.default_collate_fn_map.get(torch.Tensor) in _wrappers
 
 
 def _unshared(stack: Any) -> Any:

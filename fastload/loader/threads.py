@@ -19,6 +19,7 @@ from torch.utils.data._utils.pin_memory import pin_memory
 from fastload.errors import EngineError, UsageError
 from fastload.loader.around import SeededBatch, SeededCollate, StreamCollate, add_note, makes_whole_batches
 from fastload.loader.assembly import Assembly, Regions
+from fastload.loader.collating import collates_as_torch
 from fastload.loader.crew import (
     ENDED,
     RENEW,
@@ -34,7 +35,7 @@ from fastload.loader.crew import (
 )
 from fastload.loader.runs import IndexSource, StreamRun
 from fastload.loader.target import Target
-from fastload.loader.thread_info import Generators, install, make_info, stacks_tensors
+from fastload.loader.thread_info import Generators, install, make_info
 from fastload.loader.torch_iterator import TorchIterator, View, stopped
 
 __all__ = ["ThreadIterator", "make_thread_iterator"]
@@ -59,7 +60,7 @@ class ThreadIterator(TorchIterator, dataloader._BaseDataLoaderIter):
         self._greeted = 0
         dataset: Any = loader.dataset
         self._splits = self._auto_collation and not self._iterable and not makes_whole_batches(dataset)
-        direct = loader.collate_fn is data.default_collate and stacks_tensors()
+        direct = loader.collate_fn is data.default_collate and collates_as_torch()
         self._regions = Regions(2) if self._splits and direct else None
         try:
             self._crew.start(

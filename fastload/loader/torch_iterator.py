@@ -369,9 +369,9 @@ def make_iterator(loader: data.DataLoader[Any], *, seeded: bool, states: dict[in
     """
     others: dict[str, Any] = {"_index_sampler": IndexSource(loader)}
     dataset: Any = loader.dataset
-    channel = (
-        make_channel(loader.num_workers) if loader.num_workers and transport_choice() == "slabs" else None
-    )
+    channel = None
+    if loader.num_workers and transport_choice() == "slabs":
+        channel = make_channel(loader.num_workers, loader.collate_fn is data.default_collate)
     if not isinstance(dataset, (IterDataPipe, MapDataPipe)):  # torch knows these by their type
         around: Any
         if isinstance(dataset, data.IterableDataset):

@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils import data
 from torch.utils.data import get_worker_info  # bound before worker threads are used
-from torch.utils.data._utils import collate
 
 import fastload
 from fastload.loader.prefetch import AutoWorkers
@@ -114,17 +113,6 @@ def test_batches_ahead_grow_after_a_wait(monkeypatch: pytest.MonkeyPatch) -> Non
 # --- batches made together -----------------------------------------------------------------------------
 
 
-def _alike(index: int) -> Any:
-    big = torch.full((3, 40, 40), float(index))
-    array = np.full((2000,), index, np.int16)
-    return {
-        "a": big,
-        "b": [array, (index, big.permute(2, 1, 0))],
-        "c": str(index),
-        "d": big.to(torch.bfloat16),
-    }
-
-
 def _shared(index: int) -> Any:
     time.sleep(0.002)
     return torch.full((2000,), index), get_worker_info().id  # type: ignore[union-attr]
@@ -136,51 +124,6 @@ def test_threads_share_a_batch() -> None:
     assert set(workers.tolist()) == {0, 1}
 
 
-def _same(one: Any, other: Any) -> bool:
-    if isinstance(one, torch.Tensor):
-        return torch.equal(one, other) and one.dtype == other.dtype
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
-    if isinstance(one, (list, tuple)):
-        return type(one) is type(other) and all(map(_same, one, other))
-    return bool(one == other)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda sample, index: sample,
-        lambda sample, index: (sample["a"].double() if index == 5 else sample["a"], index),  # promoted
-        lambda sample, index: torch.nn.Parameter(sample["a"]),
-        lambda sample, index: [sample["a"].conj(), sample["b"][0].astype(np.uint16)],
-        lambda sample, index: torch.zeros(3, 1 << 18),  # memory of its own
-    ],
-)
-def test_large_tensors_are_collated_as_by_torch(change: Any) -> None:
-    dataset = Calling(lambda index: change(_alike(index), index), 16)
-    got, expected = list(threaded(dataset, 7)), list(data.DataLoader(dataset, 7))
-    assert all(map(_same, got, expected))
-    assert len(got) == len(expected) == 3
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda sample, index: sample["a"][:, : 30 if index == 5 else 40],
-        lambda sample, index: sample if index != 5 else {"a": 5},
-        lambda sample, index: [sample["a"]] * (1 + (index == 5)),
-        lambda sample, index: None if index == 5 else sample["a"],
-    ],
-)
-def test_samples_that_are_not_alike_fail_as_in_torch(change: Any) -> None:
-    dataset = Calling(lambda index: change(_alike(index), index), 16)
-    with pytest.raises(Exception) as theirs:
-        list(data.DataLoader(dataset, 8))
-    with pytest.raises(type(theirs.value)) as ours:
-        list(threaded(dataset, 8))
-    assert str(theirs.value).strip("'") in str(ours.value)
-
-
 def test_batches_are_valid_as_long_as_they_are_held() -> None:
     dataset = Calling(lambda index: torch.full((1 << 15,), index, dtype=torch.int64), 96)
     for held in (list(threaded(dataset, 8)), [batch[3] for batch in threaded(dataset, 8)]):
@@ -189,18 +132,3 @@ def test_batches_are_valid_as_long_as_they_are_held() -> None:
                 8 * number + 3 if batch.dim() == 1 else torch.arange(8 * number, 8 * number + 8)[:, None]
             )
             assert (batch == expected).all()
-
-
-def test_a_collating_of_tensors_that_somebody_taught_torch_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    def count(batch: Any, *, collate_fn_map: Any = None) -> int:
-        return len(batch)
-
-    monkeypatch.setitem(collate.default_collate_fn_map, torch.Tensor, count)
-    assert list(threaded(Calling(lambda index: torch.zeros(2000)), 8)) == [8, 8, 8]
-
-
-def test_samples_of_the_dataset_are_not_changed() -> None:
-    kept = [{"x": torch.full((2000,), index), "n": index} for index in range(8)]
-    (batch,) = threaded(kept, 8)
-    batch["x"].zero_()
-    assert all(int(sample["x"][0]) == index for index, sample in enumerate(kept))
