@@ -116,10 +116,10 @@ class _Packer(ForkingPickler):
     def _placed(self, value: torch.Tensor) -> Any:
         """Return how to make ``value`` of bytes in the slab, where they lie already or are copied to."""
         value = value.resolve_conj().resolve_neg()  # most often itself; torch would forget about it
-        shape, stride, size = tuple(value.shape), None, value.numel()
-        if not value.is_contiguous():
-            stride = value.stride()
-            size = 1 + sum((n - 1) * step for n, step in zip(shape, stride, strict=True)) if size else 0
+        shape, size = tuple(value.shape), value.numel()
+        stride = None if value.stride() == _usual_stride(shape) else value.stride()
+        if stride is not None and size:
+            size = 1 + sum((n - 1) * step for n, step in zip(shape, stride, strict=True))
         nbytes = size * value.element_size()
         if not nbytes:
             return _empty, (value.dtype, shape, stride)
@@ -149,6 +149,15 @@ class _Packer(ForkingPickler):
             begin, room = taken
             room.view(value.dtype).reshape(value.shape)[...] = value
         return _array, (begin, value.nbytes, value.dtype, value.shape)
+
+
+def _usual_stride(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the strides of a new tensor. Others are contiguous too, if they differ where there is no step."""
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(strides))
 
 
 def _check_room(needed: int) -> None:
