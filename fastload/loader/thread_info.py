@@ -31,7 +31,6 @@ __all__ = [
 
 _NAME = "_thread_local_worker_info"
 _once = threading.Lock()
-_installed = False
 _wrappers: set[Any] = set()
 
 _worker_info: Any = None
@@ -46,17 +45,13 @@ def _get_worker_info() -> Any:
 
 def install() -> None:
     """Let torch's functions know of worker threads, whoever imported them and when."""
-    global _installed
     with _once:
-        if _installed:
-            return
         if not hasattr(worker, _NAME):
             setattr(worker, _NAME, threading.local())
             worker.get_worker_info.__code__ = _get_worker_info.__code__
         stack = collate.default_collate_fn_map.get(torch.Tensor)
         if stack is collate.collate_tensor_fn:  # and no other that somebody put there
             collate.default_collate_fn_map[torch.Tensor] = _unshared(stack)
-        _installed = True
 
 
 def beneath(function: Any) -> Any:

@@ -112,3 +112,11 @@ def test_samples_of_the_dataset_are_not_changed(method: str) -> None:
     (batch,) = loader(method, kept, 8)
     batch["x"].zero_()
     assert all(int(sample["x"][0]) == index for index, sample in enumerate(kept))
+
+
+def test_a_collating_that_is_taught_for_a_while_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as taught:
+        taught.setitem(collate.default_collate_fn_map, torch.Tensor, lambda batch, **_: len(batch))
+        assert list(loader("thread", [torch.zeros(3)] * 8, 8)) == [8]
+    (batch,) = loader("thread", [torch.zeros(3)] * 8, 8)
+    assert not batch.is_shared()

@@ -102,7 +102,6 @@ def test_other_releases_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
         collate.default_collate_fn_map, torch.Tensor, collate.default_collate_fn_map[torch.Tensor]
     )
     monkeypatch.setattr(worker, "get_worker_info", newer)
-    monkeypatch.setattr(thread_info, "_installed", False)
     code = newer.__code__
     thread_info.install()
     assert newer.__code__ is code, "what knows of threads is left alone"
