@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
+import operator
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -22,6 +23,8 @@ __all__ = ["collates_as_torch", "collating_into", "rows_in"]
 
 _LEAST = 1 << 14
 """Bytes below which a batch's tensor has ordinary memory: it travels in the message."""
+
+_DTYPE = operator.attrgetter("dtype")
 
 
 class _Collating(threading.local):
@@ -85,10 +88,10 @@ def _room_for(pen: Pen, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Ten
 def _collate_tensors(batch: Any, *, collate_fn_map: Any = None) -> Any:
     pen, first = _collating.pen, batch[0]
     if pen is not None and is_plain(first):
-        shape = (len(batch), *first.shape)
-        out = _room_for(pen, shape, first.dtype)
-        with contextlib.suppress(RuntimeError, TypeError):  # torch's own function says it in its words
-            return torch.stack(batch, 0, out=out)
+        with contextlib.suppress(AttributeError, RuntimeError, TypeError):  # torch's own says it in its words
+            if len(set(map(_DTYPE, batch))) > 1:
+                return torch.stack(batch, 0)  # promoted, as in the caller: torch's workers cut numbers short
+            return torch.stack(batch, 0, out=_room_for(pen, (len(batch), *first.shape), first.dtype))
     return torchs.collate_tensor_fn(batch, collate_fn_map=collate_fn_map)
 
 

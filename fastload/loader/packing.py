@@ -152,7 +152,7 @@ class _Packer(ForkingPickler):
 
 
 def _usual_stride(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the strides of a new tensor. Others are contiguous too, if they differ where there is no step."""
+    """Return a new tensor's strides. Others are contiguous too, if they differ where there is no step."""
     strides, step = [], 1
     for size in reversed(shape):
         strides.append(step)
