@@ -46,19 +46,24 @@ def _children(pid: int) -> list[int]:
     return found
 
 
-def private_and_shared_bytes(pid: int) -> int:
+def private_and_shared_bytes(processes: Sequence[int]) -> int:
     """Return the anonymous and shared memory of a process and its descendants, in bytes; files are left out.
 
     Of several processes each page counts once: a page that n of them map counts 1/n in each (Linux's
     proportional set size).
     """
-    children = _children(pid)
-    if not children:
-        return (_kilobytes(f"/proc/{pid}/status", ("RssAnon", "RssShmem")) or 0) * 1024
-    total = 0
-    for process in (pid, *children):
-        total += _kilobytes(f"/proc/{process}/smaps_rollup", ("Pss_Anon", "Pss_Shmem")) or 0
-    return total * 1024
+    if len(processes) == 1:
+        return (_kilobytes(f"/proc/{processes[0]}/status", ("RssAnon", "RssShmem")) or 0) * 1024
+    shares = (_kilobytes(f"/proc/{pid}/smaps_rollup", ("Pss_Anon", "Pss_Shmem")) for pid in processes)
+    return sum(share or 0 for share in shares) * 1024
+
+
+def resident_bytes(processes: Sequence[int]) -> int:
+    """Return the sum of resident memory in bytes, as ``ps`` and ``top`` show it.
+
+    Files are in it, and a page that n processes map counts n times.
+    """
+    return sum(_kilobytes(f"/proc/{pid}/status", ("VmRSS",)) or 0 for pid in processes) * 1024
 
 
 class MemoryWatch:
@@ -70,22 +75,33 @@ class MemoryWatch:
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._baseline = 0
         self._peak = 0
+        self._resident = 0
 
     def baseline(self) -> None:
         """Take the memory of now as the zero, and begin to watch."""
-        self._baseline = self._peak = private_and_shared_bytes(self._pid)
+        self._look()
+        self._baseline = self._peak
         self._thread.start()
+
+    def _look(self) -> None:
+        processes = (self._pid, *_children(self._pid))
+        self._peak = max(self._peak, private_and_shared_bytes(processes))
+        self._resident = max(self._resident, resident_bytes(processes))
 
     def _run(self) -> None:
         while not self._stop.wait(SAMPLE_SECONDS):
-            self._peak = max(self._peak, private_and_shared_bytes(self._pid))
+            self._look()
 
     def stop(self) -> dict[str, int]:
-        """End watching; return the baseline and the peak above it, in bytes."""
+        """End watching; return bytes: the baseline, the peak above it, and the peak of resident memory."""
         self._stop.set()
         if self._thread.ident is not None:
             self._thread.join()
-        return {"baseline_bytes": self._baseline, "peak_bytes": self._peak - self._baseline}
+        return {
+            "baseline_bytes": self._baseline,
+            "peak_bytes": self._peak - self._baseline,
+            "resident_bytes": self._resident,
+        }
 
 
 @dataclasses.dataclass(frozen=True)

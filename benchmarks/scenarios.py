@@ -62,8 +62,8 @@ def workers(result: Result) -> dict[str, float]:
 
 
 def memory(result: Result) -> dict[str, float]:
-    """Return peak anonymous and shared memory above the import of torch, in bytes."""
-    return {"peak_bytes": result["memory"]["peak_bytes"]}
+    """Return peaks in bytes: anonymous and shared memory above the import of torch, and all resident memory."""
+    return {name: result["memory"][name] for name in ("peak_bytes", "resident_bytes")}
 
 
 def opening(result: Result) -> dict[str, float]:

@@ -59,6 +59,7 @@ PYTHON = (
     ("python-records-114660", "samples_per_second", "114,660 B records, batch 400, samples/s", ",.0f", 1),
     (PAIRS, "samples_per_second", "JPEG by Pillow, batch 128, samples/s", ",.0f", 1),
     ("pillow-memory", "peak_bytes", "the same: memory above torch's import, MB", ",.0f", 1e-6),
+    ("pillow-memory", "resident_bytes", "the same: resident memory of all processes, MB", ",.0f", 1e-6),
     ("stall", "stall_share", "stall: share of the time in next(), %", ".1f", 100),
     ("stall", "wait_p99_seconds", "stall: 99th percentile of next(), ms", ".1f", 1e3),
 )
