@@ -62,7 +62,7 @@ def workers(result: Result) -> dict[str, float]:
 
 
 def memory(result: Result) -> dict[str, float]:
-    """Return peaks in bytes: anonymous and shared memory above the import of torch, and all resident memory."""
+    """Return peaks in bytes: unshared memory above the import of torch, and all resident memory."""
     return {name: result["memory"][name] for name in ("peak_bytes", "resident_bytes")}
 
 
