@@ -61,7 +61,7 @@ class ShardReader:
         if size < HEADER_BYTES + TRAILER_BYTES:
             raise self._where.format_error(f"{size} bytes are too few for a shard")
         self._source = source
-        self._tail, self._tail_offset = memoryview(b""), size
+        self._tail, self._tail_offset = b"", size
         self.identity = check_header(self.read(0, HEADER_BYTES), self._where)
         if (
             not source.mapped
@@ -70,7 +70,7 @@ class ShardReader:
         ):
             # One request brings everything that opening and locating records needs.
             self._tail_offset = size - expected.index_bytes
-            self._tail = source.read(self._tail_offset, expected.index_bytes)
+            self._tail = bytes(source.read(self._tail_offset, expected.index_bytes))
         tail = self.read(size - TRAILER_BYTES, TRAILER_BYTES)
         self.trailer = Trailer.parse(tail, size, self.identity, self._where)
         self.directory = self._read_directory(schema, expected)
@@ -121,7 +121,8 @@ class ShardReader:
     def read(self, offset: int, length: int) -> memoryview:
         """Return bytes of the file, unchecked but for the range, which the caller has checked."""
         if offset >= self._tail_offset:
-            return self._tail[offset - self._tail_offset : offset - self._tail_offset + length]
+            # A view of its own each time, as _LocalReadAt.read has.
+            return memoryview(self._tail)[offset - self._tail_offset : offset - self._tail_offset + length]
         return self._source.read(offset, length)
 
     def read_section(

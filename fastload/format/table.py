@@ -53,7 +53,7 @@ class ShardTable:
     index_bytes: _U64
     checksums: npt.NDArray[np.uint8]
     name_ends: _U64
-    names: memoryview
+    names: npt.NDArray[np.uint8]
 
     @classmethod
     def parse(cls, data: BytesLike, path: str, *, check_crc: bool = True) -> ShardTable:
@@ -79,7 +79,7 @@ class ShardTable:
             array(2, shards),
             np.frombuffer(view, dtype=np.uint8, count=16 * shards, offset=places[3]).reshape(shards, 16),
             array(4, shards),
-            view[places[5] :],
+            np.frombuffer(view, dtype=np.uint8, offset=places[5]),
         )
         table._check()
         return table
@@ -169,7 +169,7 @@ class ShardTable:
     def name(self, shard: int) -> str:
         """Return a shard's file name. Raises FormatError where it might leave the folder."""
         begin = int(self.name_ends[shard - 1]) if shard else 0
-        raw = bytes(self.names[begin : int(self.name_ends[shard])])
+        raw = self.names[begin : int(self.name_ends[shard])].tobytes()
         try:
             name = raw.decode("utf-8")
         except UnicodeDecodeError:

@@ -29,13 +29,13 @@ class _LocalReadAt:
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0))
         try:
             self.size = os.fstat(descriptor).st_size
-            mapping = mmap.mmap(descriptor, self.size, access=mmap.ACCESS_READ) if self.size else b""
-            self._view = memoryview(mapping)
+            self._mapping = mmap.mmap(descriptor, self.size, access=mmap.ACCESS_READ) if self.size else b""
         finally:
             os.close(descriptor)
 
     def read(self, offset: int, length: int) -> memoryview:
-        data = self._view[offset : offset + length]
+        # A view of its own each time: without a GIL, threads must not slice one (python/cpython#155606).
+        data = memoryview(self._mapping)[offset : offset + length]
         if len(data) != length:
             raise CorruptionError(
                 f"bytes {offset} to {offset + length} of a file of {self.size}", path=self.path
@@ -43,7 +43,7 @@ class _LocalReadAt:
         return data
 
     def close(self) -> None:
-        self._view = memoryview(b"")
+        self._mapping = b""
         self.size = 0
 
 

@@ -135,10 +135,11 @@ def test_a_forked_child_opens_anew(reader):
     assert reader.record(7) == record(7)
 
 
-def test_threads(path, backend):
+@pytest.mark.parametrize("max_open_shards", [2, 100])
+def test_threads(path, backend, max_open_shards):
     storage = open_storage(path)
-    reader = SplitReader(storage, Manifest.load(storage), max_open_shards=2)
-    numbers = list(range(60)) * 5
+    reader = SplitReader(storage, Manifest.load(storage), max_open_shards=max_open_shards)
+    numbers = list(range(60)) * 20
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(reader.record, numbers)) == [record(i) for i in numbers]
 
