@@ -19,7 +19,6 @@ logger = logging.getLogger("fastload")
 
 BACKENDS = ("auto", "native", "python")
 TRANSPORTS = ("slabs", "torch")
-_MALLOC = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TOP_PAD_", "MALLOC_MMAP_MAX_")
 
 
 def backend_choice() -> str:
@@ -42,11 +41,6 @@ def transport_choice() -> str:
     True
     """
     return _choice("FASTLOAD_TRANSPORT", TRANSPORTS)
-
-
-def malloc_is_tuned() -> bool:
-    """Return whether the environment says how glibc is to allocate memory."""
-    return any(name in os.environ for name in _MALLOC) or "malloc." in os.environ.get("GLIBC_TUNABLES", "")
 
 
 def _choice(name: str, choices: tuple[str, ...]) -> str:

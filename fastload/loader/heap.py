@@ -1,31 +1,26 @@
-"""What a worker process does with memory that samples have freed."""
+"""What a process does with memory that samples have freed."""
 
 from __future__ import annotations
 
-import ctypes
-import sys
+import contextlib
 
-from fastload._config import malloc_is_tuned
+import numpy as np
 
 __all__ = ["keep_freed_memory"]
 
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
-_KEPT = 64 << 20
-_LARGEST = 32 << 20
+_LARGEST = (32 << 20) - (64 << 10)
+"""About the largest block that glibc adapts to: with its header, in whole pages, it must be under 32 MiB."""
 
 
-def keep_freed_memory() -> bool:
+def keep_freed_memory() -> None:
     """Let this process keep up to 64 MiB that a batch's samples have freed, for those of the next batch.
 
-    By default glibc gives it back to the kernel as soon as it lies at the heap's end, and the kernel clears
-    every page of it anew: for samples of 100 KB that takes several times as long as to fill them. glibc comes
-    to these very limits by itself once a block of 32 MiB was freed. Returns whether they are set: they are
-    not under other C libraries, and where the user's environment sets some.
+    By default glibc gives back to the kernel what lies at a heap's end, and the kernel clears every page of
+    it anew: for samples of 100 KB that takes several times as long as to fill them, and threads wait for
+    each other in the kernel. But glibc adapts to the largest block that was freed: it then takes smaller ones
+    out of its heaps, which may end in twice as much free memory (``M_MMAP_THRESHOLD`` in mallopt(3)). So one
+    is freed here, untouched. Where the user's environment or program sets such limits, they stay; other C
+    libraries take no notice.
     """
-    if not sys.platform.startswith("linux") or malloc_is_tuned():
-        return False
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (OSError, AttributeError):
-        return False
-    return bool(mallopt(_MMAP_THRESHOLD, _LARGEST)) and bool(mallopt(_TRIM_THRESHOLD, _KEPT))
+    with contextlib.suppress(MemoryError):  # under a limit of the address space
+        np.empty(_LARGEST, np.uint8)
