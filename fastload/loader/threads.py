@@ -33,6 +33,7 @@ from fastload.loader.crew import (
     Task,
     sampled_in_thread,
 )
+from fastload.loader.heap import keep_freed_memory
 from fastload.loader.runs import IndexSource, StreamRun
 from fastload.loader.target import Target
 from fastload.loader.thread_info import Generators, install, make_info
@@ -52,6 +53,7 @@ class ThreadIterator(TorchIterator, dataloader._BaseDataLoaderIter):
         self._follow(this, loader._prefetch)
         super().__init__(loader)
         install()
+        keep_freed_memory()
         self._in_order = getattr(loader, "in_order", True)
         self._iterable = isinstance(loader.dataset, data.IterableDataset)
         self._crew = Crew(self._num_workers)
