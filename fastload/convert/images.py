@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import io
 import struct
-import warnings
 
 from fastload.errors import DecodeError
 
@@ -131,14 +130,12 @@ def _inspect_with_pillow(data: bytes) -> ImageFacts:
     from PIL import Image, UnidentifiedImageError
 
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            with Image.open(io.BytesIO(data)) as image:
-                extension = {"JPEG": "jpg", "TIFF": "tif", "PPM": "ppm"}.get(str(image.format))
-                extension = extension or str(image.format).lower()
-                orientation = image.getexif().get(0x0112, 1)
-                upright = orientation if isinstance(orientation, int) and 1 <= orientation <= 8 else 1
-                return ImageFacts(extension, image.width, image.height, upright)
+        with Image.open(io.BytesIO(data)) as image:
+            extension = {"JPEG": "jpg", "TIFF": "tif", "PPM": "ppm"}.get(str(image.format))
+            extension = extension or str(image.format).lower()
+            orientation = image.getexif().get(0x0112, 1)
+            upright = orientation if isinstance(orientation, int) and 1 <= orientation <= 8 else 1
+            return ImageFacts(extension, image.width, image.height, upright)
     except UnidentifiedImageError as error:
         raise DecodeError(f"not an image: it begins with {data[:16]!r}") from error
     except Exception as error:  # Pillow's plugins raise what they like on hostile files.
@@ -149,9 +146,7 @@ def _decode(data: bytes) -> None:
     from PIL import Image
 
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            with Image.open(io.BytesIO(data)) as image:
-                image.load()
+        with Image.open(io.BytesIO(data)) as image:
+            image.load()
     except Exception as error:  # Pillow's plugins raise what they like on hostile files.
         raise DecodeError(f"the image cannot be decoded: {error}") from error

@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import dataclasses
 import io
-import warnings
 from collections.abc import Iterable
 from typing import Any
 
@@ -137,18 +136,16 @@ def _encode(data: bytes, mode: JpegMode) -> bytes:
     orientation = inspect(data).orientation
     target = io.BytesIO()
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", PillowImage.DecompressionBombWarning)
-            with PillowImage.open(io.BytesIO(data)) as source:
-                image: Any = source
-                image.load()
-                profile = image.info.get("icc_profile") if mode.icc else None
-                shrinks = mode.max_size is not None and max(image.size) > mode.max_size
-                if shrinks:
-                    image = _shrunk(image, mode.max_size or 1)
-                exif = PillowImage.Exif()
-                exif[0x0112] = orientation
-                image.save(target, "JPEG", quality=mode.quality, exif=exif, icc_profile=profile)
+        with PillowImage.open(io.BytesIO(data)) as source:
+            image: Any = source
+            image.load()
+            profile = image.info.get("icc_profile") if mode.icc else None
+            shrinks = mode.max_size is not None and max(image.size) > mode.max_size
+            if shrinks:
+                image = _shrunk(image, mode.max_size or 1)
+            exif = PillowImage.Exif()
+            exif[0x0112] = orientation
+            image.save(target, "JPEG", quality=mode.quality, exif=exif, icc_profile=profile)
     except Exception as error:  # Pillow's plugins raise what they like on hostile files.
         raise DecodeError(f"the image cannot be encoded anew: {error}") from error
     encoded = target.getvalue()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import warnings
 from typing import Any
 
 import numpy as np
@@ -48,10 +47,8 @@ def image_size(encoded: Any) -> tuple[int, int]:
     from PIL import Image
 
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            with Image.open(io.BytesIO(encoded)) as image:
-                return image.height, image.width
+        with Image.open(io.BytesIO(encoded)) as image:
+            return image.height, image.width
     except Exception as error:  # Pillow's plugins raise anything at hostile bytes
         raise DecodeError(f"cannot decode the image: {error or type(error).__name__}") from error
 
@@ -76,17 +73,15 @@ def decode_image(encoded: Any, mode: str = "RGB") -> npt.NDArray[np.uint8]:
     if len(encoded) == 0:
         raise DecodeError("the image is empty (0 bytes)")
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of bombs (the limit below is ours) and broken EXIF
-            with Image.open(io.BytesIO(encoded)) as image:
-                if image.width * image.height > MAX_PIXELS:
-                    raise DecodeError(
-                        f"the image has {image.width} x {image.height} pixels, more than {MAX_PIXELS:,}"
-                    )
-                if mode == "L" and image.format == "JPEG" and image.mode == "RGB":
-                    image.draft("L", None)
-                image.load()
-                return _flatten(image, mode)
+        with Image.open(io.BytesIO(encoded)) as image:
+            if image.width * image.height > MAX_PIXELS:
+                raise DecodeError(
+                    f"the image has {image.width} x {image.height} pixels, more than {MAX_PIXELS:,}"
+                )
+            if mode == "L" and image.format == "JPEG" and image.mode == "RGB":
+                image.draft("L", None)
+            image.load()
+            return _flatten(image, mode)
     except DecodeError:
         raise
     except Exception as error:  # Pillow's plugins raise anything at hostile bytes

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -110,6 +112,16 @@ def test_bombs_are_refused(rgb, monkeypatch):
     monkeypatch.setattr(decode, "MAX_PIXELS", 500)
     with pytest.raises(DecodeError, match="30 x 20 pixels"):
         decode_image(encode(Image.fromarray(rgb), "PNG"))
+
+
+def test_threads_leave_the_filters_of_warnings_alone():
+    encoded = encode(
+        Image.fromarray(np.random.default_rng(0).integers(0, 256, (300, 400, 3), np.uint8)), "PNG"
+    )
+    before = list(warnings.filters)
+    with ThreadPoolExecutor(4) as pool:
+        assert {pixels.shape for pixels in pool.map(decode_image, [encoded] * 160)} == {(300, 400, 3)}
+    assert warnings.filters == before
 
 
 def test_unknown_mode():
