@@ -393,16 +393,18 @@ def test_a_dropped_iterator_ends_its_threads() -> None:
 
 
 def test_closing_from_a_worker_does_not_wait_for_itself() -> None:
-    closed = threading.Event()
+    begun, closed = threading.Event(), threading.Event()
 
     def close(index: int) -> int:
         if index == 4:
+            assert begun.wait(5)
             loader.close()
             closed.set()
         return index
 
     loader = threaded(Calling(close), 4)
     iterator = iter(loader)
+    begun.set()
     assert closed.wait(5)
     assert list(iterator) == []
 
