@@ -34,7 +34,8 @@ def measure(loaders: dict[str, Iterable[Any]], epochs: int) -> dict[str, list[fl
     """Return samples/s of each loader's epochs, after one to warm up."""
     rates: dict[str, list[float]] = {name: [] for name in loaders}
     for epoch in range(epochs + 1):
-        for name in loaders if epoch % 2 else reversed(loaders):
+        # First as they are given: workers forked after others began would inherit what those set up.
+        for name in reversed(loaders) if epoch % 2 else loaders:
             rate = _rate(loaders[name])
             if epoch:
                 rates[name].append(rate)
