@@ -7,6 +7,7 @@ import os
 import platform
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,8 @@ def describe() -> dict[str, Any]:
 def versions() -> dict[str, str]:
     """Return the versions of this interpreter and of the packages in it that figures depend on."""
     found = {"python": sys.version.split()[0]}
+    if sysconfig.get_config_var("Py_GIL_DISABLED"):
+        found["gil"] = "on" if getattr(sys, "_is_gil_enabled")() else "off"  # noqa: B009 - where Python has it
     for package in PACKAGES:
         try:
             found[package] = importlib.metadata.version(package)
